@@ -74,7 +74,7 @@ def writing(
 
 
 def write_together(
-    folder: Path, contents: Mapping[str, bytes], mode: int | None = None
+    folder: Path, contents: Mapping[str, bytes], mode: int | None
 ) -> None:
     """Write files of a folder that belong together.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import operator
 import os
-import re
 from contextlib import suppress
 
 import numpy as np
@@ -98,7 +97,7 @@ def finite_floats(
     value: object,
     shape: tuple[int | None, ...],
     expected: str,
-    error: type[FlyNNError] = ConfigError,
+    error: type[FlyNNError],
 ) -> npt.NDArray[np.float64]:
     """`value` as float64, if it is an array or nested sequences of finite numbers.
 
@@ -145,12 +144,12 @@ def n_threads(n_jobs: int | None) -> int:
     return max(1, mine + 1 + asked)
 
 
-_SHA256 = re.compile("[0-9a-f]{64}")
-
-
-def is_sha256(value: object) -> bool:
-    """True for 64 hexadecimal digits in lower case."""
-    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+def freeze(owner: object, **values: object) -> None:
+    """Set checked fields of a frozen value; arrays among them become read-only."""
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        object.__setattr__(owner, name, value)
 
 
 def listed(names: list[str], most: int = 5) -> str:

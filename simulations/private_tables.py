@@ -40,7 +40,8 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.class_means import add_mirrored, both_bits
 from flwr_flynn.model.column_sums import moments, spec_of_sums
-from flwr_flynn.model.model import ModelMember, ScoringRule
+from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import suggest_spec
 from simulations import plots
 from simulations.data import BUNDLED, files, folded

@@ -10,7 +10,7 @@ not shown, and nothing is added up over sites.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from flwr_flynn._types import Floats
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.remarks import Remark, conversion, named
@@ -30,8 +31,6 @@ _FAR = 2.0
 """Standard deviations between means of sites that may be of two units."""
 
 _UNTOLD = ColumnSummary(0, {})
-
-Figures = dict[str, Any]
 
 
 class Site(NamedTuple):

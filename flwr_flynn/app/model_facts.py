@@ -7,13 +7,13 @@ import json
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from flwr_flynn.app import console
 from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.model import model_file
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.schema import Schema
@@ -36,7 +36,7 @@ def show(options: Namespace) -> int:
     return 0
 
 
-def facts_of(model: Model) -> dict[str, Any]:
+def facts_of(model: Model) -> Figures:
     """Contents of a model, as values for JSON."""
     names = ("hash_dim", "row_nnz", "hash_nnz")
     members = [
@@ -82,9 +82,9 @@ def _class_facts(model: Model) -> list[dict[str, object]]:
     return [{"class": label, "samples": n, "prior": p} for label, n, p in rows]
 
 
-def _column_facts(model: Model) -> list[dict[str, Any]] | None:
+def _column_facts(model: Model) -> list[Figures] | None:
     """Columns of a model, those of numbers with their range; None without names."""
-    columns: list[dict[str, Any]] = [{"name": name} for name in names_of_model(model)]
+    columns: list[Figures] = [{"name": name} for name in names_of_model(model)]
     if model.schema is not None:
         columns = [
             {"name": column.name, "kind": column.kind, **column.to_dict()}

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flwr_flynn._validation import freeze
 from flwr_flynn.app.settings_parser import (
     Rule,
     Settings,
@@ -406,7 +407,7 @@ class RunConfig(
 
     def __post_init__(self) -> None:
         if self.honest_parties:
-            object.__setattr__(self, "secure", True)
+            freeze(self, secure=True)
 
     def rules(self) -> Iterator[Rule]:
         yield from super().rules()

@@ -71,12 +71,9 @@ def run_mechanism(
     """
     if not config.is_private:
         return None
-    given: dict[str, Any] = {
-        "neighbours": config.neighbours,
-        "records_per_person": config.records_per_person,
-    }
     made = MECHANISMS[config.mechanism]
-    given |= {name: getattr(config, name) for name in made.own}
+    names = ("neighbours", "records_per_person", *made.own)
+    given: dict[str, Any] = {name: getattr(config, name) for name in names}
     if sums_columns and made.n_moments:
         given["n_columns"] = spec.n_features
     reads_means = config.rule == "balanced" and has_mirror(spec)

@@ -37,6 +37,7 @@ from flwr_flynn.errors import (
 )
 from flwr_flynn.federated.algorithm import compile_kernels
 from flwr_flynn.federated.federation_file import Federation, exclusive
+from flwr_flynn.federated.flower_log import log as flower_log
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
 from flwr_flynn.flower.records import is_simulated
@@ -55,7 +56,6 @@ WRITTEN = (_PAGE, _LEFT, _FIGURES, _MODEL, _METRICS)
 """Files that a run leaves in its folder, beside its federation."""
 
 _PLAN = "plan.json"
-_FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
 
@@ -369,4 +369,4 @@ def print_failure(error: BaseException) -> None:
             record.args = ()
         return not (is_ours and record.exc_info and record.exc_info[1] is error)
 
-    _FLOWER.addFilter(with_line)
+    flower_log.addFilter(with_line)

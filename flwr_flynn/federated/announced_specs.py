@@ -48,7 +48,7 @@ def deflated_specs(specs: Sequence[HashSpec]) -> bytes:
         _referring(spec.to_dict(), spec, specs[:index])
         for index, spec in enumerate(specs)
     ]
-    return zlib.compress(json.dumps(values).encode(), 9)
+    return _deflated(values)
 
 
 def announced_specs(config: Config) -> tuple[HashSpec, ...]:
@@ -67,8 +67,7 @@ def announced_specs(config: Config) -> tuple[HashSpec, ...]:
 
 def deflated_basis(basis: Basis, known: Sequence[HashSpec]) -> bytes:
     """A basis as a config entry, with references as those of specs."""
-    values = _referring(basis.to_dict(), basis, known)
-    return zlib.compress(json.dumps(values).encode(), 9)
+    return _deflated(_referring(basis.to_dict(), basis, known))
 
 
 def announced_basis(config: Config, known: Sequence[HashSpec]) -> Basis:
@@ -76,6 +75,10 @@ def announced_basis(config: Config, known: Sequence[HashSpec]) -> Basis:
     values = _referred(_inflated(config, "basis"), known)
     with refusing(key("basis")):
         return Basis.from_dict(values, known[0].n_features)
+
+
+def _deflated(values: object) -> bytes:
+    return zlib.compress(json.dumps(values).encode(), 9)
 
 
 def _inflated(config: Config, name: str) -> object:

@@ -32,7 +32,14 @@ from flwr_flynn.federated.compression import (
     unpack_signed,
 )
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing
+from flwr_flynn.federated.protocol import (
+    Config,
+    Entry,
+    Scalars,
+    key,
+    refusing,
+    sent,
+)
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -48,7 +55,7 @@ from flwr_flynn.model.forest import (
     most_nodes,
     n_values,
 )
-from flwr_flynn.model.model import CalibratedForest, ModelMember
+from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.prediction_sets import most_levels
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
@@ -290,7 +297,7 @@ def announced_members(
         )
 
 
-def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
+def scoring_entries(members: Sequence[ModelMember]) -> Scalars:
     """Config entries of the scorings and weights of members."""
     scorings = []
     for member in members:
@@ -298,17 +305,15 @@ def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
         scorings.append(
             [scoring.rule, scoring.decay, scoring.temperature, member.weight]
         )
-    return {key("scorings"): json.dumps(scorings)}
+    return sent(scorings=json.dumps(scorings))
 
 
-def forest_entries(run: RunSpec, trees: Forest | None) -> dict[str, Scalar]:
+def forest_entries(run: RunSpec, trees: Forest | None) -> Scalars:
     """Config entries of a forest, without its nodes; none without one."""
     if trees is None:
         return {}
-    return {
-        key("trees"): trees.n_trees,
-        key("basis"): deflated_basis(trees.basis, run.specs),
-    }
+    basis = deflated_basis(trees.basis, run.specs)
+    return sent(trees=trees.n_trees, basis=basis)
 
 
 def forest_arrays(trees: Forest | None) -> list[Array]:
@@ -364,7 +369,7 @@ CALIBRATION_ENTRIES = {
 
 def calibration_entries(
     calibration: Calibration | None, name: str = "calibration"
-) -> dict[str, Scalar]:
+) -> Scalars:
     """Config entry of a calibration, none without one."""
     if calibration is None:
         return {}
@@ -382,30 +387,3 @@ def announced_calibration(
     integers = config.integers(name, needed, -most, most, most_levels(n_classes))
     with refusing(key(name)):
         return Calibration.of_integers(integers, n_classes)
-
-
-def calibrated_forest_entries(
-    run: RunSpec, forest: CalibratedForest | None
-) -> dict[str, Scalar]:
-    """Config entries of the forest of a model, without its nodes; none without one."""
-    if forest is None:
-        return {}
-    return {
-        **forest_entries(run, forest.trees),
-        **calibration_entries(forest.calibration, "forest_calibration"),
-    }
-
-
-def announced_calibrated_forest(
-    config: Config, run: RunSpec, arrays: Sequence[Array], options: PartyOptions
-) -> tuple[CalibratedForest | None, Sequence[Array]]:
-    """The forest of a model in a message that may come from anybody, and the arrays
-    before those of its nodes.
-    """
-    trees, rest = announced_forest(config, run, arrays, options)
-    calibration = announced_calibration(config, run.n_classes, "forest_calibration")
-    if trees is None or calibration is None:
-        if trees is not None or calibration is not None:
-            raise PayloadError(key("trees"), "trees with a calibration", "one alone")
-        return None, rest
-    return CalibratedForest(trees, calibration), rest

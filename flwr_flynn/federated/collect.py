@@ -214,14 +214,12 @@ def _add_sum(
         )
         return
     for cid, reply in first.items():
-        _, name, proof = Sender.of(reply)
-        if name:
-            batch.names[cid] = name
+        sender = Sender.of(reply)
+        if sender.name:
+            batch.names[cid] = sender.name
         batch.passed[cid] = reply
         batch.arrivals += Arrivals.of(request.layout.contents, reply)
-        batch.members[cid] = Member(
-            name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes
-        )
+        batch.members[cid] = _member(Facts(), roster, reply, sender)
 
 
 def first_of_each(replies: Iterable[Reply]) -> dict[str, Reply]:

@@ -27,7 +27,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from flwr_flynn._types import Array
-from flwr_flynn._validation import boolean, integer, is_sha256, number
+from flwr_flynn._validation import boolean, freeze, integer, number
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.gram_fields import linear_of_parts
 from flwr_flynn.federated.labels import Label
@@ -36,7 +36,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.candidates import THOROUGH_TREES
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, is_sha256
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.forest import MOST_TREES, Forest
 from flwr_flynn.model.gram import LearnedGram
@@ -118,30 +118,17 @@ class Federation:
         for name in ("max_members", "min_parties"):
             integer(name, getattr(self, name), error=ModelFileError)
         integer("trees", self.n_trees, 0, MOST_TREES, error=ModelFileError)
-        for name, value in (
-            ("selected", self.is_selected),
-            ("calibrated", self.is_calibrated),
-            ("changed", self.is_changed),
-        ):
-            boolean(name, value, ModelFileError)
+        for name in ("selected", "calibrated", "changed"):
+            boolean(name, getattr(self, _FACTS[name]), ModelFileError)
         if tuple(member.spec for member in self.shared.members) != self.run_spec.specs:
             raise ModelFileError(
                 "model",
                 "a member for each spec of the run",
                 f"{len(self.shared.members)}",
             )
-        if (
-            not isinstance(self.phase, str)
-            or len(self.phase) > 64
-            or not self.phase.isprintable()
-        ):
-            raise ModelFileError(
-                "phase",
-                "a name of at most 64 characters on one line",
-                type(self.phase).__name__,
-            )
+        _check_line("phase", self.phase, "a name")
         members = sorted(self.members, key=lambda member: (member.name, member.node))
-        object.__setattr__(self, "members", tuple(members))
+        freeze(self, members=tuple(members))
         self._check_members()
 
     def _check_members(self) -> None:
@@ -336,8 +323,7 @@ def _arrays_of(growth: Growth) -> dict[str, Array]:
     if growth.best is not None:
         best_values = growth.best.values
     arrays = (forest.columns, forest.cuts, forest.values, best_values, growth.gains)
-    names = [f"growth_{name}" for name in GROWTH]
-    return dict(zip(names, arrays, strict=True))
+    return dict(zip(GROWTH, arrays, strict=True))
 
 
 def _growth(
@@ -353,8 +339,7 @@ def _growth(
         for name in ("level", "best_level")
     }
     loss = number("best_loss", values["best_loss"], least=0, error=ModelFileError)
-    nodes = [arrays[f"growth_{name}"] for name in GROWTH]
-    columns, cuts, leaf_nodes, best_values, gains = nodes
+    columns, cuts, leaf_nodes, best_values, gains = map(arrays.__getitem__, GROWTH)
     forest = Forest(basis, run.n_classes, n_trees, columns, cuts, leaf_nodes)
     k = len(basis.columns)
     if gains.shape != (k,) or gains.min() < 0 or gains.max() > LARGEST_GAINS:
@@ -366,6 +351,13 @@ def _growth(
     return Growth(forest, seed, gains, best=best, best_loss=loss, **levels)
 
 
+def _check_line(field: str, text: object, what: str) -> None:
+    """Refuse anything but a short text on one line."""
+    if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
+        expected = f"{what} of at most {_LONGEST} characters on one line"
+        raise ModelFileError(field, expected, type(text).__name__)
+
+
 def _member(values: Any, n_classes: int) -> Member:
     if isinstance(values, dict):
         values.setdefault("proof", "")  # there was none in 0.8
@@ -374,13 +366,7 @@ def _member(values: Any, n_classes: int) -> Member:
             "members", f"entries with {', '.join(_KEPT)}", type(values).__name__
         )
     for name in ("name", "node", "run"):
-        text = values[name]
-        if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
-            raise ModelFileError(
-                name,
-                f"a text of at most {_LONGEST} characters on one line",
-                type(text).__name__,
-            )
+        _check_line(name, values[name], "a text")
     sizes = values["sizes"]
     sha256 = values["sha256"]
     for name in ("key", "proof"):

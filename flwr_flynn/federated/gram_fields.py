@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,8 +11,15 @@ from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.announced_specs import announced_basis, deflated_basis
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
-from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import (
+    Config,
+    Scalars,
+    key,
+    refusing,
+    sent,
+)
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.basis import LARGEST, Basis
@@ -27,8 +33,6 @@ from flwr_flynn.model.gram import (
     LearnedGram,
     fold_sizes,
 )
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 CAPACITY = (2**63 - 1) // LARGEST**2
 """Samples up to which all sums are within int64."""
@@ -177,7 +181,7 @@ def check_sizes(matrix: GramMatrix, sizes: Sizes) -> None:
         )
 
 
-def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, Scalar]:
+def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> Scalars:
     """Config entries of scores of a linear part, without their weights.
 
     There are none without scores; several, of folds, have the same terms.
@@ -185,10 +189,8 @@ def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, S
     if not scorings:
         return {}
     biases = np.concatenate([own.bias for own in scorings])
-    return {
-        key("linear"): json.dumps(biases.tolist()),
-        key("basis"): deflated_basis(scorings[0].terms, run.specs),
-    }
+    basis = deflated_basis(scorings[0].terms, run.specs)
+    return sent(linear=json.dumps(biases.tolist()), basis=basis)
 
 
 def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:
@@ -197,7 +199,7 @@ def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:
 
 
 def announced_linear(
-    config: Config, run: RunSpec, arrays: Sequence[Array], n_scorings: int = 1
+    config: Config, run: RunSpec, arrays: Sequence[Array], n_scorings: int
 ) -> tuple[tuple[GramScoring, ...], Sequence[Array]]:
     """Scores of a linear part in a message that may come from anybody, and the arrays
     before those of their weights; () without such scores.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
+from flwr_flynn._types import T
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.private_rows import STOPS, GivenRows, RowReader
 from flwr_flynn.federated.samples import Features, Samples, has_names, prepared
 from flwr_flynn.tables.schema import Schema
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
-
-T = TypeVar("T")
 
 Load = Callable[[Features], Samples | RowReader]
 CheckMemory = Callable[[int, str, bool], None]

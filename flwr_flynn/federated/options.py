@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
-from flwr_flynn._validation import boolean, integer, listed, number, one_of
+from flwr_flynn._validation import boolean, freeze, integer, listed, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.labels import Label, codebook
@@ -208,7 +208,7 @@ class RunOptions:
             learns_schema=self.learn_schema,
         )
         self._refuse(decisions)
-        object.__setattr__(self, "run_spec", self._run_spec())
+        freeze(self, run_spec=self._run_spec())
         self._refuse(self._conflicts())
 
     def _refuse(self, decisions: Iterator[tuple[str, bool, str]]) -> None:
@@ -226,7 +226,7 @@ class RunOptions:
             usual = 0.0
             if self.mechanism is None:
                 usual = 1.0
-            object.__setattr__(self, "fraction_evaluate", usual)
+            freeze(self, fraction_evaluate=usual)
         if number("fraction_evaluate", self.fraction_evaluate) not in (0, 1):
             raise ConfigError(
                 "fraction_evaluate",

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from flwr_flynn._types import Array
 from flwr_flynn.errors import DataError, FlyNNError, PrivacyError
-from flwr_flynn.federated.labels import Codes
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.private_rows import Fitting
 from flwr_flynn.federated.protocol import RESULTS, SECURE
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.views import View, without_samples
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.prediction_sets import Levels
 from flwr_flynn.model.prior import own_prior
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
-
-LevelsOf = Callable[[Array, Codes, int | None, bool], Levels]
-"""Samples, class codes, `n_jobs`, True of counted samples -> their table of levels."""
+from flwr_flynn.model.selection import UnseenScoring
 
 
 def tried(
-    view: View, run: RunSpec, model: Model, levels_of: LevelsOf
+    view: View, run: RunSpec, unseen: UnseenScoring
 ) -> tuple[Model, bool, Iterator[Fitting]]:
     """The model to try, True if it differs by the class prior, and held-out samples.
 
@@ -49,17 +42,17 @@ def tried(
             )
             raise PrivacyError("policy evaluate", got="off", text=text)
         view.require(RESULTS, SECURE)
-    mine = model
+    mine = unseen.model
     has_own = False
     if not view.hides:
-        mine = _personalized(view, run, model, levels_of)
+        mine = _personalized(view, run, unseen)
         has_own = options.class_prior and run.is_plain
     # By the model without the site they are tried again.
     scores = partial(mine.shared_scores, n_jobs=options.n_jobs, come_again=True)
     return mine, has_own, view.held_out_batches(run, scores)
 
 
-def keep(view: View, run: RunSpec, model: Model, levels_of: LevelsOf) -> str:
+def keep(view: View, run: RunSpec, unseen: UnseenScoring) -> str:
     """Give the model, personalized, to `on_model`; "" or a reason why that failed."""
     on_model = view.options.on_model
     if on_model is None:
@@ -67,7 +60,7 @@ def keep(view: View, run: RunSpec, model: Model, levels_of: LevelsOf) -> str:
     try:
         from flwr_flynn.model.classifier import FlyNNClassifier
 
-        own = _personalized(view, run, model, levels_of)
+        own = _personalized(view, run, unseen)
         classifier = FlyNNClassifier.from_model(own, class_weight=run.class_weight)
         on_model(classifier)
     except Exception as error:
@@ -81,11 +74,12 @@ def keep(view: View, run: RunSpec, model: Model, levels_of: LevelsOf) -> str:
     return ""
 
 
-def _personalized(view: View, run: RunSpec, model: Model, levels_of: LevelsOf) -> Model:
+def _personalized(view: View, run: RunSpec, unseen: UnseenScoring) -> Model:
     """The model with the class frequencies and the levels of the party's samples, if it
     has some.
     """
     options = view.options
+    model = unseen.model
     is_private = options.budget is not None or run.mechanism is not None
     if is_private or not options.class_prior:
         return model
@@ -100,7 +94,8 @@ def _personalized(view: View, run: RunSpec, model: Model, levels_of: LevelsOf) -
             X, codes = view.held_out_samples(run)
         if len(codes) and model.has_sets:
             terms = ("levels", view.features, model.sha256())
-            make = partial(levels_of, X, codes, options.n_jobs, are_counted)
+            scoring = replace(unseen, n_jobs=options.n_jobs, are_counted=are_counted)
+            make = partial(scoring.levels, X, codes)
             with suppress(DataError):  # of samples that are not in the counts
                 own = own.with_own_levels(view.loader.made(terms, make))
         return own

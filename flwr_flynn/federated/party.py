@@ -22,7 +22,6 @@ other secure sums, but with a budget only if the party `evaluates`.
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,10 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array
+from flwr_flynn._validation import freeze
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_bytes
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.loader import Load, Loader
 from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
@@ -53,7 +53,7 @@ from flwr_flynn.federated.protocol import (
     Answer,
     Config,
     Entries,
-    Scalar,
+    Scalars,
 )
 from flwr_flynn.federated.request import Request, kind_of
 from flwr_flynn.federated.samples import Samples as Samples
@@ -65,8 +65,6 @@ from flwr_flynn.federated.views import (
     reason_of,
     without_samples,
 )
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Party:
     loader: Loader = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loader", Loader(self.source))
+        freeze(self, loader=Loader(self.source))
         if self.options.response_seconds and self.options.on_model is not None:
             # Imported here, and not in the time that an answer takes.
             import_module("flwr_flynn.model.classifier")
@@ -186,7 +184,7 @@ class Party:
 
         It is a refusal where `on_answer` fails to record the answer.
         """
-        named: dict[str, Scalar] = {}
+        named: Scalars = {}
         record = self.options.on_answer
         discloses = NOTHING
         contents: Sequence[Content] = ()
@@ -239,9 +237,18 @@ def _disclosure(
     contents: Sequence[Content],
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
-    arrays, digest = _sent_arrays(answer.arrays, contents)
-    if kind == SECURE:
-        digest = None  # masks come on top of the arrays
+    names = [content.fields for content in contents]
+    if len(names) != len(answer.arrays):  # an app of one's own may send others
+        names = [("",)] * len(answer.arrays)
+    sent = []
+    sha256 = hashlib.sha256()
+    tensors = codec.write_tensors(answer.arrays)
+    for fields, array, tensor in zip(names, answer.arrays, tensors, strict=True):
+        sha256.update(tensor)
+        sent.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
+    digest = None
+    if sent and kind != SECURE:  # masks come on top of the arrays
+        digest = sha256.hexdigest()
     refused = None
     if REFUSED in answer.metrics:
         refused = clean(answer.metrics[REFUSED], 1000)
@@ -253,30 +260,9 @@ def _disclosure(
         kind=kind,
         refused=refused,
         examples=answer.n_examples,
-        arrays=arrays,
+        arrays=tuple(sent),
         entries=sizes,
-        bytes=sum(array.bytes for array in arrays) + sum(sizes.values()),
+        bytes=sum(map(len, tensors)) + sum(sizes.values()),
         sha256=digest,
         change=answer.change,
     )
-
-
-def _sent_arrays(
-    arrays: Sequence[Array], contents: Sequence[Content]
-) -> tuple[tuple[SentArray, ...], str | None]:
-    """Arrays with the names of their fields, and the SHA-256 of all of their bytes.
-
-    It is None without arrays.
-    """
-    if not arrays:
-        return (), None
-    sent = []
-    digest = hashlib.sha256()
-    names = [content.fields for content in contents]
-    if len(names) != len(arrays):  # an app of one's own may send others
-        names = [("",)] * len(arrays)
-    tensors = codec.write_tensors(arrays)
-    for fields, array, tensor in zip(names, arrays, tensors, strict=True):
-        digest.update(tensor)
-        sent.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
-    return tuple(sent), digest.hexdigest()

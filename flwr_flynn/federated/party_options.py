@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
 
-from flwr_flynn._validation import boolean, integer, n_threads, number
+from flwr_flynn._validation import boolean, freeze, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError, with_rows
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 from flwr_flynn.federated.samples import Features, Samples
@@ -116,8 +116,11 @@ class PartyOptions:
                 type(self.member).__name__,
             )
         n_threads(self.n_jobs)
-        for name in ("memory_limit", "min_examples"):
-            object.__setattr__(self, name, integer(name, getattr(self, name)))
+        freeze(
+            self,
+            memory_limit=integer("memory_limit", self.memory_limit),
+            min_examples=integer("min_examples", self.min_examples),
+        )
         for option in fields(self):
             if isinstance(option.default, bool):
                 boolean(option.name, getattr(self, option.name))

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from flwr_flynn._types import T
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
@@ -35,8 +36,6 @@ from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.model.selection import Selection
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class RunState:
@@ -53,14 +52,6 @@ class RunState:
     """Parties whose counts this run added up; None before."""
     is_specified: bool = True
     """False until the specs of the run are known: nothing of it can be kept before."""
-
-    def absent(self, *phases: str) -> dict[str, str]:
-        """Reasons of parties without an answer in some phases, by name."""
-        return {
-            name: reason
-            for phase in phases
-            for name, reason in self.missing.get(phase, {}).items()
-        }
 
     def result_of(self, kind: type[T]) -> T | None:
         """The last result of a type; None without."""

@@ -11,19 +11,19 @@ of them together.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from flwr_flynn._types import Array, Mask
+from flwr_flynn._types import Array, Mask, T
 from flwr_flynn.errors import DataError, FlyNNError, full_text, with_rows
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes, Label, codebook, codes_in
 from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
@@ -45,13 +45,9 @@ their numbers and inputs."""
 
 _MOST_ROWS = 2**14
 
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
-
 STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """Exceptions that end a process or a generator. Every other one is a failure, also a
 panic of polars, which is no `Exception`."""
-
-T = TypeVar("T")
 Fitting = tuple[Array, Codes, Array]
 """Numbers of some rows that fit, their class codes, and values of a function of the
 numbers."""
@@ -217,8 +213,8 @@ def fitting(
     rows: RowReader,
     hashers: Sequence[FlyHash],
     classes: Sequence[Label],
-    features: Features = (),
-    memory: int = 2**30,
+    features: Features,
+    memory: int,
     *,
     held_out: bool = False,
     of: Callable[[Array], Array],

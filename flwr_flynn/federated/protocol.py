@@ -30,6 +30,9 @@ from flwr_flynn.errors import (
 )
 
 Scalar = bool | int | float | str | bytes
+Scalars = dict[str, Scalar]
+"""Config or metrics entries as they are sent."""
+
 Entries = Mapping[str, Any]
 """Config or metrics entries, of any type as long as they are not checked."""
 
@@ -42,6 +45,11 @@ def key(name: str) -> str:
     ``key("n_classes")`` is ``"flynn-n-classes"``.
     """
     return PREFIX + name.replace("_", "-")
+
+
+def sent(**fields: Scalar | None) -> Scalars:
+    """Config entries of the fields of a request, without those that are None."""
+    return {key(name): value for name, value in fields.items() if value is not None}
 
 
 PHASE = key("phase")
@@ -245,7 +253,7 @@ class Answer:
     """The statistic as it travels."""
     n_examples: int = 0
     """Samples in it, or a constant where the number would tell something."""
-    metrics: dict[str, Scalar] = field(default_factory=dict)
+    metrics: Scalars = field(default_factory=dict)
     """Further entries, such as ``accuracy``."""
     change: Entries | None = None
     """Samples and SHA-256 of counts that an answer in clear replaces or takes out: those

@@ -43,6 +43,7 @@ from flwr_flynn.federated.protocol import (
     Entries,
     Entry,
     Scalar,
+    Scalars,
 )
 from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
@@ -105,7 +106,7 @@ class Request(ABC, Generic[S]):
     """True if the server keeps who answered, by the `MEMBER` proof as well."""
 
     @abstractmethod
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         """Config entries for a party, without `PHASE`."""
 
     def arrays(self) -> list[Array]:
@@ -204,8 +205,8 @@ class RunRequest(Request[S]):
     def features(self) -> Features:
         return self.run.features
 
-    def to_config(self) -> dict[str, Scalar]:
-        return {**self.run.to_config()}
+    def to_config(self) -> Scalars:
+        return self.run.to_config()
 
 
 def announced_run(config: Config, options: PartyOptions) -> RunSpec:

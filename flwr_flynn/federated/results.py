@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,11 @@ from flwr_flynn.federated.score_tables import (
 from flwr_flynn.federated.set_tables import set_figures, shown_sets
 from flwr_flynn.model import metrics
 from flwr_flynn.model.counts import Tables
+from flwr_flynn.model.metrics import Figures
 
 FIRST_SCORES = 5  # tables of a statistic before histograms and sums
 
 _MOST_SHOWN = 1000  # parties whose own figures are kept
-
-Figures = dict[str, Any]
-"""Figures by their names, as JSON can hold them."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from flwr_flynn.federated.protocol import (
     UNKEPT,
     VERSION,
     Reply,
-    Scalar,
+    Scalars,
     merged,
 )
 from flwr_flynn.federated.request import Request, sentence_of
@@ -75,7 +75,7 @@ class Ask:
     tally: Tally[Any]
     cids: list[str]
     tensors: list[bytes]
-    config: dict[str, Scalar]
+    config: Scalars
     roster: Roster  # roster of the phase
     start: Any  # the total before any answer
 

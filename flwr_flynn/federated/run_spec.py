@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -12,7 +11,7 @@ from typing import cast
 import numpy.typing as npt
 
 from flwr_flynn._types import Array, Integers
-from flwr_flynn._validation import one_of
+from flwr_flynn._validation import freeze, one_of
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.announced_specs import (
     FINGERPRINTS,
@@ -22,8 +21,16 @@ from flwr_flynn.federated.announced_specs import (
     announced_specs,
     deflated_specs,
 )
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
-from flwr_flynn.federated.protocol import Config, Entry, key, refusing
+from flwr_flynn.federated.protocol import (
+    Config,
+    Entry,
+    Scalars,
+    key,
+    refusing,
+    sent,
+)
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.secure_bound import check_bound
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
@@ -31,8 +38,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.class_means import has_mirror
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 from flwr_flynn.tables.schema import Schema
-
-log = logging.getLogger("flwr")  # Flower's own
 
 NAMES = Entry(str, MAX_CHARS, is_needed=False)
 """Names of features, or a schema, in JSON."""
@@ -78,11 +83,11 @@ class RunSpec:
     class_weight: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "specs", _checked_specs(self.specs))
-        object.__setattr__(self, "classes", checked_classes(self.classes))
+        specs = _checked_specs(self.specs)
+        freeze(self, specs=specs, classes=checked_classes(self.classes))
         if self.feature_names is not None:
             names = checked_names(self.feature_names, self.spec.n_features)
-            object.__setattr__(self, "feature_names", names)
+            freeze(self, feature_names=names)
         if self.class_weight is not None:
             one_of("class_weight", self.class_weight, ("balanced",))
         if self.bound is not None:
@@ -213,26 +218,24 @@ class RunSpec:
         """The same run with some of its specs, in their order."""
         return replace(self, specs=tuple(self.specs[index] for index in indices))
 
-    def to_config(self) -> dict[str, str | bytes]:
+    def to_config(self) -> Scalars:
         """Config entries for a party."""
-        config: dict[str, str | bytes] = {
-            key("specs"): deflated_specs(self.specs),
-            key("classes"): json.dumps(self.classes),
-            key("mode"): self.mode,
-        }
-        if self.class_weight is not None:
-            config[key("class_weight")] = self.class_weight
-        if self.feature_names is not None:
-            names = json.dumps(self.feature_names, default=Schema.to_dict)
-            config[key("feature_names")] = names
+        mechanism = None
         if self.mechanism is not None:
-            config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
+            mechanism = json.dumps(self.mechanism.to_dict())
+        bound = None
         if self.bound is not None:
-            config[key("bound")] = str(self.bound)
-        config[key("fingerprints")] = " ".join(
-            hasher.fingerprint for hasher in self.hashers
+            bound = str(self.bound)
+        return sent(
+            specs=deflated_specs(self.specs),
+            classes=json.dumps(self.classes),
+            mode=self.mode,
+            class_weight=self.class_weight,
+            feature_names=names_in_json(self.features),
+            mechanism=mechanism,
+            bound=bound,
+            fingerprints=" ".join(hasher.fingerprint for hasher in self.hashers),
         )
-        return config
 
     def digest(self) -> str:
         """SHA-256 of classes and names of features.
@@ -279,6 +282,13 @@ def announced_bound(config: Config) -> int:
     with refusing(key("bound")):
         check_bound(bound)
     return int(bound)
+
+
+def names_in_json(features: Features) -> str | None:
+    """Names of features, or their schema, as a request has them; None without any."""
+    if not features:
+        return None
+    return json.dumps(features, default=Schema.to_dict)
 
 
 def announced_names(config: Config) -> Features | None:

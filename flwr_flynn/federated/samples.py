@@ -6,7 +6,6 @@ Where counts are private, rows are read one by one, see `private_rows`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,11 +15,10 @@ import scipy.sparse as sp
 
 from flwr_flynn._types import Array, Floats
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 Features = tuple[str, ...] | Schema
 """Names of the columns that are hashed as they stand, or the schema by which columns
@@ -91,12 +89,11 @@ def labelled(
     samples: Samples,
     codes_of: Callable[[Any], Codes],
     n_features: int,
-    *,
-    with_gaps: bool = False,
+    features: Features,
 ) -> tuple[Array, Codes]:
     """Samples in a form that can be sliced, and the codes of their labels.
 
-    They are refused as a whole if one does not fit.
+    They are refused as a whole if one does not fit. Gaps fit by a schema alone.
     """
     if sp.issparse(samples.X):
         X = samples.X.tocsr()
@@ -112,7 +109,7 @@ def labelled(
     numbers = X
     if sp.issparse(X):
         numbers = X.data
-    if not with_gaps and _has_gaps(numbers):
+    if not isinstance(features, Schema) and _has_gaps(numbers):
         raise DataError("X", "no gaps in a run without a schema", "NaN")
     return X, codes
 

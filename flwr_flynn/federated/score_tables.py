@@ -95,32 +95,25 @@ def n_samples(pair: Pair) -> int:
     return int(pair[1][0])
 
 
-def check_all(pair: Pair, matrix: Array, n_right: int) -> None:
-    """Refuse histograms and sums that are not of the samples of a confusion matrix.
+def check_held_out(pair: Pair, matrix: Array, n_right: int | None = None) -> None:
+    """Refuse histograms and sums of other samples than those of a confusion matrix.
 
-    They are left out where they are of few.
+    With `n_right`, of all of these, they are of all, or left out where they are of few;
+    without, of some.
     """
     check_sums(pair)
     histograms, sums = pair
     n_per_class = matrix.sum(axis=1)
     sizes = histograms.sum(axis=1).reshape(-1, 2)
     every = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
-    is_possible = (sizes == every).all(axis=1) | (sizes == 0).all(axis=1)
+    is_possible = (sizes <= every).all(axis=1)
+    if n_right is not None:
+        is_possible = (sizes == every).all(axis=1) | (sizes == 0).all(axis=1)
     expected = "the samples of the confusion matrix"
     if not is_possible.all():
         raise PayloadError("scores", expected, "others")
-    if tuple(sums[:2]) not in ((0, 0), (matrix.sum(), n_right)):
+    if n_right is not None and tuple(sums[:2]) not in ((0, 0), (matrix.sum(), n_right)):
         raise PayloadError("sums of scores", expected, "others")
-
-
-def check_some(pair: Pair, matrix: Array) -> None:
-    """Refuse histograms and sums of more samples than are in a confusion matrix."""
-    check_sums(pair)
-    n_per_class = matrix.sum(axis=1)
-    sizes = pair[0].sum(axis=1).reshape(-1, 2)
-    most = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
-    if (sizes > most).any():
-        raise PayloadError("scores", "the samples of the confusion matrix", "others")
 
 
 def check_sums(pair: Pair) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.reply_fields import PLAIN, Field
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prediction_sets import COVERAGES
 from flwr_flynn.model.scoring import Scores
@@ -91,7 +92,7 @@ def check_sets(table: Array, matrix: Array) -> None:
         raise PayloadError("sets", "those of the held-out samples", "others")
 
 
-def set_figures(table: Array, classes: Sequence[Any]) -> list[dict[str, Any]]:
+def set_figures(table: Array, classes: Sequence[Any]) -> list[Figures]:
     """Figures by coverage, for JSON, of all samples and by class.
 
     They are the shares of samples whose set has their class, with several classes, and
@@ -112,10 +113,10 @@ def set_figures(table: Array, classes: Sequence[Any]) -> list[dict[str, Any]]:
     return figures
 
 
-def _shares(row: Array) -> dict[str, Any]:
+def _shares(row: Array) -> Figures:
     """Figures of the samples in a row of a table."""
     samples, covered, one, none, alone, right, size = row.tolist()
-    figures: dict[str, Any] = {"samples": samples, "right": None}
+    figures: Figures = {"samples": samples, "right": None}
     if alone:
         figures["right"] = right / alone
     sums = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn.errors import FlyNNError
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.phases.counts import counts_of
 from flwr_flynn.federated.protocol import SECURE
@@ -28,8 +28,6 @@ from flwr_flynn.model.site_models import (
     memory_of_site,
     model_without,
 )
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 _MANY = 64  # sums of scores, of some fewer classes
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_flynn.federated.results import Figures
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.model.metrics import Figures
 
 
 class Digests(NamedTuple):

@@ -8,7 +8,6 @@ of the data.
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import numpy as np
 
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import FlyNNError, PrivacyError, full_text
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.loader import Loader, Withheld, check_named, withholding
 from flwr_flynn.federated.party_options import PartyOptions
@@ -36,8 +36,6 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.tables.schema import Schema
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 SCORES = 2**20
 """Class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12
@@ -138,17 +136,11 @@ class View:
         if self.shows_training:
             kinds.append(RESULTS)
         self.require(*kinds)
-        return self._labelled(self._samples, codes_of, n_features)
+        return labelled(self._samples, codes_of, n_features, self.features)
 
     @property
     def _samples(self) -> Samples:
         return self.loader.samples(self.features, self.options.check_memory)
-
-    def _labelled(
-        self, samples: Samples, codes_of: CodesOf, n_features: int
-    ) -> tuple[Array, Codes]:
-        with_gaps = isinstance(self.features, Schema)
-        return labelled(samples, codes_of, n_features, with_gaps=with_gaps)
 
     def samples_of(self, run: RunSpec) -> tuple[Array, Codes]:
         """Training samples that the run's hashes take, and the codes of their labels."""
@@ -164,12 +156,22 @@ class View:
         return X, codes
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
-        """Noisy counts, within the party's policy."""
-        with without_samples():
-            raise _no_private_counts()
+        """Noisy counts, within the party's policy. No sample decides a refusal."""
+        array, mechanism = self._released(run, "counts", recall)
+        return mechanism.received(array, run.hasher.fingerprint)
 
     def release_sums(self, run: RunSpec) -> Integers:
-        """Noisy sums of the columns, within the party's policy."""
+        """Noisy sums of the columns, likewise."""
+        array, _ = self._released(run, "columns")
+        return array
+
+    def _released(
+        self, run: RunSpec, part: str, recall: bool = False
+    ) -> tuple[Integers, Mechanism]:
+        """Noisy integers of a part of the run's mechanism, and the mechanism.
+
+        A party without a budget gives none.
+        """
         with without_samples():
             raise _no_private_counts()
 
@@ -183,7 +185,7 @@ class View:
 
     def _complete(self, run: RunSpec, samples: Samples) -> tuple[Array, Codes]:
         """Samples that the run's hashes take, and the codes of their labels."""
-        X, codes = self._labelled(samples, run.codes, run.spec.n_features)
+        X, codes = labelled(samples, run.codes, run.spec.n_features, self.features)
         return run.without_gaps(X, codes)
 
     def own_samples(self, run: RunSpec) -> tuple[Array, Codes]:
@@ -207,16 +209,6 @@ class View:
 
 class PrivateView(View):
     """The rows of a party with a budget, each read by itself."""
-
-    def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
-        """Noisy counts, within the party's policy. No sample decides a refusal."""
-        array, mechanism = self._released(run, "counts", recall)
-        return mechanism.received(array, run.hasher.fingerprint)
-
-    def release_sums(self, run: RunSpec) -> Integers:
-        """Noisy sums of the columns, likewise."""
-        array, _ = self._released(run, "columns")
-        return array
 
     def _released(
         self, run: RunSpec, part: str, recall: bool = False

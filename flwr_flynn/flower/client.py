@@ -30,7 +30,7 @@ from flwr.common.logger import log
 
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, FlyNNError
-from flwr_flynn.federated import plan
+from flwr_flynn.federated import plan as plan  # makes the requests of its phases known
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries
@@ -38,9 +38,6 @@ from flwr_flynn.federated.samples import Features
 from flwr_flynn.federated.views import reason_of
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.records import metrics_of
-
-# The import of the plan makes the requests of its phases known.
-__all__ = ["FlyNNClient", "plan"]
 
 _OK = Status(Code.OK, "Success")
 

@@ -16,17 +16,25 @@ from flwr.serverapp import Grid
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import STATISTIC, Answer, Entries, Reply, Scalar
+from flwr_flynn.federated.protocol import (
+    STATISTIC,
+    Answer,
+    Entries,
+    Reply,
+    Scalars,
+)
 
 # Names that moved between versions of Flower, see docs/reference/versions.md.
 try:
-    from flwr.compat.common import recorddict_compat
-    from flwr.compat.server.typing import Workflow
+    from flwr.compat.common import recorddict_compat as recorddict_compat
+    from flwr.compat.server.typing import Workflow as Workflow
 except ImportError:  # before 1.32
-    from flwr.common import recorddict_compat  # type: ignore[no-redef]
-    from flwr.server.typing import Workflow  # type: ignore[import-not-found, no-redef]
-
-__all__ = ["Workflow", "is_simulated", "recorddict_compat"]
+    from flwr.common import (  # type: ignore[no-redef]
+        recorddict_compat as recorddict_compat,
+    )
+    from flwr.server.typing import (  # type: ignore[import-not-found, no-redef]
+        Workflow as Workflow,
+    )
 
 
 class GridProxy:
@@ -95,7 +103,7 @@ def reply_of_evaluation(cid: str, n_examples: int, metrics: Entries) -> Reply:
         return Reply(cid, (), n_examples, others, fault=str(error))
 
 
-def metrics_of(answer: Answer) -> dict[str, Scalar]:
+def metrics_of(answer: Answer) -> Scalars:
     """Metrics of an answer on the evaluate channel, which carry its statistic."""
     if not answer.arrays:
         return dict(answer.metrics)

@@ -19,7 +19,7 @@ from abc import ABC
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr.common import (
     EvaluateIns,
@@ -36,6 +36,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from flwr_flynn._types import T
 from flwr_flynn._validation import integer, number
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
@@ -52,8 +53,6 @@ from flwr_flynn.model.selection import Selection
 
 if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
-
-T = TypeVar("T")
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
 EvaluateFn = Callable[

@@ -28,7 +28,7 @@ import scipy.sparse as sp
 from scipy.special import ndtri
 
 from flwr_flynn._types import Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import finite_floats, integer
+from flwr_flynn._validation import finite_floats, freeze, integer
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import N_EDGES, ranks_of
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -110,8 +110,7 @@ class Basis:
         if len(gaps) != k or not all(type(value) is bool for value in gaps):
             raise DataError("has_gaps", f"{k} booleans", f"{len(gaps)} values")
         checked["has_gaps"] = tuple(gaps)
-        for name, values in checked.items():
-            object.__setattr__(self, name, values)
+        freeze(self, **checked)
         if not self._terms.any(axis=0).all() or self.n_terms > MOST_TERMS:
             expected = f"a term of each column, {MOST_TERMS} at most"
             raise DataError("basis", expected, f"{self.n_terms} of {k} columns")

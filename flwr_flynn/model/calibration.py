@@ -23,15 +23,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from numba import njit
 
 from flwr_flynn._types import Integers, Mask
-from flwr_flynn._validation import finite_floats
+from flwr_flynn._validation import finite_floats, freeze
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.model.portable import exp, log, temper
 from flwr_flynn.model.prediction_sets import (
     LARGEST_COUNT,
@@ -63,10 +63,14 @@ LARGEST_INTERCEPT = 4.0
 MOST_CLASSES = 10  # of which products of probabilities are summed
 _UNCHANGED = SETTINGS.index((0.0, 1.0))
 # Gains of log-loss in all, of a temperature and of a share: less may be chance. Scores
-# of a linear part know a little of the samples, see `GramScorings`.
+# of a linear part know a little of the samples, see `GramMatrix.scorings`.
 _LEAST_GAIN = 1.0
 _LEAST_SHARE_GAIN = 3.0
 UNIT = 2.0**-20  # unit of the intercepts: rounded, they are the same on most machines
+
+
+ScoredBatch = tuple[Scores, Scores | None, Integers]
+"""Scores of some samples, (n, L), those of a linear part, and class indices, (n,)."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,12 @@ class Calibration:
         )
         if np.abs(values).max(initial=0) > LARGEST_INTERCEPT:
             raise DataError("intercepts", expected, "larger ones")
-        object.__setattr__(self, "intercepts", tuple(values.tolist()))
-        for name in ("levels", "own_levels"):
-            table = checked_levels(name, getattr(self, name), len(values))
-            object.__setattr__(self, name, table)
+        freeze(
+            self,
+            intercepts=tuple(values.tolist()),
+            levels=checked_levels("levels", self.levels, len(values)),
+            own_levels=checked_levels("own_levels", self.own_levels, len(values)),
+        )
 
     @property
     def integers(self) -> list[int]:
@@ -141,7 +147,7 @@ class Calibration:
         """The one that changes no scores."""
         return cls(1.0, (0.0,) * n_classes)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Figures:
         """Temperature, intercepts and share, for JSON."""
         facts = asdict(self)
         del facts["levels"], facts["own_levels"]
@@ -209,7 +215,7 @@ class CalibrationSums(Tables):
     @classmethod
     def of_scores(
         cls,
-        batches: Iterable[tuple[Scores, Scores | None, Integers]],
+        batches: Iterable[ScoredBatch],
         counts: ClassCounts,
         class_weight: ClassWeight = None,
         has_part: bool = False,

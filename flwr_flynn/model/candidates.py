@@ -284,9 +284,7 @@ class HashPlan:
         return HashSpec.suggest(**suggested | chosen)
 
 
-def committee_sizes(
-    n_examples: int, n_classes: int, small: bool = False
-) -> dict[str, int]:
+def committee_sizes(n_examples: int, n_classes: int, small: bool) -> dict[str, int]:
     """Rows and winners of the candidates of "auto" for so many samples and classes."""
     has_many = n_examples >= _MANY
     if small or not (has_many or n_classes <= _MANY_CLASSES):
@@ -420,7 +418,7 @@ def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:
 
 
 def candidate_scorings(
-    counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto"
+    counts: ClassCounts, rule: str, decay: str | float = "auto"
 ) -> list[ScoringRule]:
     """Scorings to choose from, without temperatures: one for each decay of
     `decay_grid`, or the one given.
@@ -447,7 +445,7 @@ def suggest_decay(counts: ClassCounts, rule: str = "balanced") -> float:
     return decay_grid(counts, rule)[0]
 
 
-def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
+def decay_grid(counts: ClassCounts, rule: str) -> list[float]:
     """Decays worth trying: `suggest_decay`, then the decays of 2, 1/2, 4, 1/4, ... 16,
     1/16 times its lambda.
     """

@@ -33,23 +33,12 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import MOST_TREES
 from flwr_flynn.model.gram import GramScoring, LearnedGram
 from flwr_flynn.model.growth import ClassTerms, Growth, forest_sums
-from flwr_flynn.model.model import (
-    CalibratedForest,
-    Model,
-    ModelMember,
-    ScoringRule,
-    class_codes,
-)
+from flwr_flynn.model.model import CalibratedForest, Model, ModelMember, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, without_gaps
 from flwr_flynn.model.prior import ClassWeight, checked_weight
-from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE, Scores
-from flwr_flynn.model.selection import (
-    calibrated_unseen_scores,
-    fit_members,
-    own_levels,
-    unseen_scores,
-)
-from flwr_flynn.model.subsample import N_LEFT_OUT, subsample_mask
+from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE, Scores, ScoringRule
+from flwr_flynn.model.selection import UnseenScoring, fit_members
+from flwr_flynn.model.subsample import subsample_mask
 from flwr_flynn.tables.cells import is_gap
 from flwr_flynn.tables.learned_schema import learned
 from flwr_flynn.tables.schema import Schema
@@ -609,14 +598,15 @@ class FlyNNClassifier(FittedEstimator):
         if not self._is_calibrated(plan):
             unchanged = Calibration.unchanged(len(model.classes))
             scored = replace(model, calibration=unchanged)
-            levels = own_levels(scored, (), X, codes, self.n_jobs)
+            levels = UnseenScoring(scored, n_jobs=self.n_jobs).levels(X, codes)
             return replace(model, calibration=replace(unchanged, levels=levels))
         linear: Sequence[GramScoring] = ()
         if self._linear is not None:
             linear = self._linear.folds
         counts = model.members[0].counts
-        rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
-        scores = unseen_scores(model, linear, X[rows], codes[rows], self.n_jobs)
+        rows = subsample_mask(X, codes, counts.n_per_class)
+        unseen = UnseenScoring(model, linear, self.n_jobs)
+        scores = unseen.scores(X[rows], codes[rows])
         weight = checked_weight(self.class_weight, self.rule, model.classes)
         sums = CalibrationSums.of_scores(scores, counts, weight, bool(linear))
         calibration = sums.calibration(counts, weight)
@@ -631,13 +621,11 @@ class FlyNNClassifier(FittedEstimator):
             n_trees = plan.n_trees
         if not n_trees or self._linear is None:
             return calibrated
-        unseen = calibrated_unseen_scores(
-            model, calibration, linear, X, codes, self.n_jobs
-        )
         seed = model.members[0].spec.seed
         basis = self._linear.terms
         growth = Growth.planted(basis, len(model.classes), int(n_trees), seed)
-        forest = self._grown(growth, counts, X, codes, unseen, weight)
+        base = unseen.calibrated(calibration, X, codes)
+        forest = self._grown(growth, counts, X, codes, base, weight)
         return replace(calibrated, forest=forest)
 
     def _grown(
@@ -658,7 +646,7 @@ class FlyNNClassifier(FittedEstimator):
             growth = growth.grown(sums)
         if growth.best is None:
             return None
-        rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
+        rows = subsample_mask(X, codes, counts.n_per_class)
         with_trees = unseen[rows] + growth.best.unseen_scores(X[rows])
         scores = [(unseen[rows], with_trees, codes[rows])]
         losses = CalibrationSums.of_scores(scores, counts, weight, True)

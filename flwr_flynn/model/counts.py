@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import boolean, integer, is_sha256, number
+from flwr_flynn._validation import boolean, freeze, integer, number
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts, class_indices
 from flwr_flynn.hashing.spec import HashSpec
@@ -31,6 +32,12 @@ SIZE_ENTRIES = 16
 
 _LARGEST_VARIANCE = 2.0**120
 _LARGEST_TIMES = 2**31
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def is_sha256(value: object) -> bool:
+    """True for 64 hexadecimal digits in lower case."""
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 class Additive(ABC):
@@ -85,7 +92,7 @@ class Release:
             above=0,
             error=CountsError,
         )
-        object.__setattr__(self, "variance", variance)
+        freeze(self, variance=variance)
         if not integer(
             "release times",
             self.times,
@@ -235,15 +242,7 @@ class ClassCounts(Additive):
             sizes = array[:, -SIZE_ENTRIES:].mean(axis=1)
         elif not any(release.selected or release.mirrored for release in noise):
             sizes = sums / rho
-        for name, value in (
-            ("hash_nnz", rho),
-            ("array", array),
-            ("noise", noise),
-            ("n_per_class", sizes),
-        ):
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-            object.__setattr__(self, name, value)
+        freeze(self, hash_nnz=rho, array=array, noise=noise, n_per_class=sizes)
 
     @classmethod
     def zeros(cls, hasher: FlyHash, n_classes: int) -> ClassCounts:
@@ -460,7 +459,7 @@ def _exact_sizes(array: Integers, sums: Integers, rho: int) -> Integers:
     return sizes
 
 
-def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> Integers:
+def _int64_matrix(array: npt.ArrayLike, signed: bool) -> Integers:
     """Copy `array` to int64, if it is a matrix of counts small enough to be added."""
     values = np.asarray(array)
     if values.ndim != 2 or 0 in values.shape:

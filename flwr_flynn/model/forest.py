@@ -22,6 +22,7 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn._types import Array, Floats, Integers, Matrix
+from flwr_flynn._validation import freeze
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.rank_codes import N_EDGES, ranks_of
@@ -127,12 +128,13 @@ class Forest:
             raise DataError("forest", expected, n_nodes)
         if values.shape != (n_nodes, n_values(self.n_classes)):
             raise DataError("values", f"numbers of {n_nodes} nodes", values.shape)
-        object.__setattr__(self, "columns", columns.astype(np.int16))
-        object.__setattr__(self, "cuts", cuts.astype(np.uint8))
-        object.__setattr__(self, "values", values.astype(np.int8))
+        freeze(
+            self,
+            columns=columns.astype(np.int16),
+            cuts=cuts.astype(np.uint8),
+            values=values.astype(np.int8),
+        )
         self._check_levels()
-        for array in (self.columns, self.cuts, self.values):
-            array.flags.writeable = False
 
     def _check_levels(self) -> None:
         """Refuse nodes that are not level by level, or on more levels than trees have."""

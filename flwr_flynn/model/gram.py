@@ -34,6 +34,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
 from flwr_flynn._types import Array, Integers, Mask, Matrix
+from flwr_flynn._validation import freeze
 from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.basis import Basis
@@ -83,15 +84,10 @@ class GramScoring:
 
     def __post_init__(self) -> None:
         shape = self.terms.n_terms, len(self.bias)
-        object.__setattr__(
+        freeze(
             self,
-            "weights",
-            bounded("linear", self.weights, shape, np.int32, LARGEST_WEIGHT),
-        )
-        object.__setattr__(
-            self,
-            "bias",
-            bounded("linear", self.bias, shape[1:], np.int64, LARGEST_BIAS),
+            weights=bounded("linear", self.weights, shape, np.int32, LARGEST_WEIGHT),
+            bias=bounded("linear", self.bias, shape[1:], np.int64, LARGEST_BIAS),
         )
 
     def log_probabilities(self, scores: Scores, X: Matrix) -> Scores:
@@ -176,22 +172,27 @@ class GramMatrix(Tables):
         """Samples of each class, (2, L)."""
         return self.tables[2]
 
-    def scorings(self, terms: Basis) -> GramScorings | None:
-        """The part of a model that follows from the sums, and those of the folds.
+    def scorings(self, terms: Basis) -> tuple[GramScoring, ...]:
+        """The part of a model that follows from the sums and, where they can be solved,
+        those for the samples of each fold; () unless two classes have samples that
+        differ.
 
-        It is None unless two classes have samples that differ.
+        The regression of the latter is that of the other fold, and its means and
+        covariance are of samples of the other fold. These few numbers, as the ridge
+        strength, still know a little of the fold: they are of scores by the fold's own
+        regression, so that a difference that is chance in both looks real.
         """
         is_filled = self.n_per_class.sum(axis=0) > 0
         in_both = self.n_per_class.min(axis=0) > 0
         whole, *of_folds = self._solved(terms, is_filled)
         if whole is None:
-            return None
+            return ()
         if (in_both != is_filled).any():
             _, *of_folds = self._solved(terms, in_both)
         usable = [scoring for scoring in of_folds if scoring is not None]
         if len(usable) < N_FOLDS:
             usable = []
-        return GramScorings(whole, tuple(usable))
+        return (whole, *usable)
 
     def _solved(self, terms: Basis, is_known: Mask) -> list[GramScoring | None]:
         """Scorings of the whole and of the folds, of the classes that are known."""
@@ -360,20 +361,6 @@ def _rounded(
     return GramScoring(terms, rounded, np.clip(bias, _NEVER, -_NEVER))
 
 
-@dataclass(frozen=True, eq=False)
-class GramScorings:
-    """The part of a model from a Gram matrix, and that for the samples of each fold.
-
-    The regression of the latter is that of the other fold, and its means and covariance
-    are of samples of the other fold. These few numbers, as the ridge strength, still know
-    a little of the fold: they are of scores by the fold's own regression, so that a
-    difference that is chance in both looks real. It is () where these cannot be solved.
-    """
-
-    whole: GramScoring
-    folds: tuple[GramScoring, ...]
-
-
 def by_fold(
     folds: Sequence[GramScoring], X: Matrix
 ) -> Iterator[tuple[Mask, GramScoring]]:
@@ -410,23 +397,19 @@ class LearnedGram(Additive):
         return cls(terms, GramMatrix.zeros(terms.n_terms, n_classes))
 
     @cached_property
-    def scorings(self) -> GramScorings | None:
-        """The scores that follow from the sums; None where none do."""
+    def scorings(self) -> tuple[GramScoring, ...]:
+        """The scores that follow from the sums, see `GramMatrix.scorings`."""
         return self.sums.scorings(self.terms)
 
     @property
     def scoring(self) -> GramScoring | None:
         """The scores of the whole, if there are some."""
-        if self.scorings is None:
-            return None
-        return self.scorings.whole
+        return next(iter(self.scorings), None)
 
     @property
     def folds(self) -> tuple[GramScoring, ...]:
         """The scores for the samples of each fold, or ()."""
-        if self.scorings is None:
-            return ()
-        return self.scorings.folds
+        return self.scorings[1:]
 
     @property
     def fewest(self) -> int:

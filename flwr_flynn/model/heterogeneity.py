@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit, stdtrit
 
 from flwr_flynn._types import Floats
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.model.recalibration import Z
 
 
-def heterogeneity(areas: Sequence[Sequence[float]]) -> dict[str, Any] | None:
+def heterogeneity(areas: Sequence[Sequence[float]]) -> Figures | None:
     """Spread of AUROCs of sites, each a value with the ends of its 95 % interval.
 
     Values and variances are those of the log odds: `tau` is the standard deviation

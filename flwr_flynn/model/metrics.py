@@ -20,6 +20,9 @@ from flwr_flynn.model.recalibration import Z, coefficient, local_shares
 
 Counts = Integers
 
+Figures = dict[str, Any]
+"""Figures by their names, as JSON can hold them."""
+
 
 def confusion(true: Integers, predicted: Integers, n_classes: int) -> Counts:
     """Confusion matrix of class indices, (n,) int64, from 0 to `n_classes` - 1."""
@@ -63,14 +66,14 @@ def mean_recall(correct: Integers, sizes: Integers) -> float:
 
 def evaluation_figures(
     total: Counts, by_party: Mapping[str, tuple[int, int]]
-) -> dict[str, Any]:
+) -> Figures:
     """Metrics over the samples of all parties, and their spread over the parties, worst
     first, for JSON.
 
     `by_party` has for each party, by its name, the number of samples classified
     correctly and that of all, above 0; no party where only the sum is known.
     """
-    parties: list[dict[str, Any]] = [
+    parties: list[Figures] = [
         {"name": name, "accuracy": right / n_examples, "examples": n_examples}
         for name, (right, n_examples) in by_party.items()
     ]
@@ -202,7 +205,7 @@ _LOG_ODDS = logit(CENTRES)
 _MOST_POINTS = 64  # of a ROC curve
 
 
-def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str, Any]:
+def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> Figures:
     """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums,
     (N_SUMS + L,).
 
@@ -228,9 +231,7 @@ def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str
     }
 
 
-def event_figures(
-    histograms: Counts, sums: Counts, event: int | None
-) -> dict[str, Any]:
+def event_figures(histograms: Counts, sums: Counts, event: int | None) -> Figures:
     """Figures of class `event` against the rest, or means over the classes, see
     `overall`.
     """
@@ -265,7 +266,7 @@ def _against_rest(
     return {name: _mean_figure(row[name] for row in rows) for name in rows[0]}, ratio
 
 
-def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, Any]:
+def of_level(histograms: Counts, sums: Counts, event: int | None) -> Figures:
     """Figures of a subgroup, see `overall`, and of an event the rates at thresholds."""
     figures = overall(histograms, sums, event)
     if event is not None:
@@ -274,7 +275,7 @@ def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, A
     return figures
 
 
-def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any]]:
+def by_class(histograms: Counts, labels: Sequence[object]) -> list[Figures]:
     """Figures and curves of each class against the rest.
 
     "flagged" has for each threshold of `GRID` the samples of the class and the others
@@ -343,7 +344,7 @@ def observed_expected(n_own: float, n: float, expected: float) -> Figure:
 
 def rates(
     threshold: float, hit: float, false_alarm: float, n_own: float, n_rest: float
-) -> dict[str, Any]:
+) -> Figures:
     """Figures of a rule that flags so many samples of a class and of the rest."""
     missed = n_own - hit
     passed = n_rest - false_alarm
@@ -467,7 +468,7 @@ class _Curve:
         first = int(np.searchsorted(EDGES, threshold, side="right"))
         return int(self.own_from[first]), int(self.rest_from[first])
 
-    def at(self, threshold: float) -> dict[str, Any]:
+    def at(self, threshold: float) -> Figures:
         """Figures of the rule that takes the class from this probability on."""
         return rates(threshold, *self.flagged(threshold), self.n_own, self.n_rest)
 
@@ -482,7 +483,7 @@ class _Curve:
         roc: list[list[float]] = points[np.unique(chosen)].tolist()
         return roc
 
-    def reliability(self) -> list[dict[str, Any]]:
+    def reliability(self) -> list[Figures]:
         """Mean prediction and observed share of the groups that have samples."""
         own, n, predicted = self._groups()
         return [
@@ -494,7 +495,7 @@ class _Curve:
             for group in np.flatnonzero(n)
         ]
 
-    def smooth(self) -> list[dict[str, Any]]:
+    def smooth(self) -> list[Figures]:
         """Observed share over the prediction, by local regression."""
         if not self.is_defined:
             return []

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from flwr_flynn._types import Array, Integers, Mask, Matrix
-from flwr_flynn._validation import finite_floats, number
+from flwr_flynn._validation import finite_floats, freeze, number
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -43,8 +43,6 @@ from flwr_flynn.model.scoring import (
     log_odds,
 )
 from flwr_flynn.tables.schema import Schema
-
-__all__ = ["Model", "ModelMember", "ScoringRule"]
 
 MOST_MEMBERS = 256
 _LONGEST_GUARANTEE = 10000  # characters
@@ -77,11 +75,8 @@ class ModelMember:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self,
-            "weight",
-            number("weight", self.weight, above=0, most=1, error=SpecError),
-        )
+        weight = number("weight", self.weight, above=0, most=1, error=SpecError)
+        freeze(self, weight=weight)
         for name, kind in (
             ("spec", HashSpec),
             ("counts", ClassCounts),
@@ -244,7 +239,6 @@ class Model:
             else:
                 got = f"shape {classes.shape}"
             raise DataError("classes", f"{n_classes} different labels", got)
-        classes.flags.writeable = False
         checked: dict[str, object] = {"members": members, "classes": classes}
         if self.feature_names is not None:
             checked["feature_names"] = _checked_names(self.feature_names, n_features)
@@ -258,19 +252,18 @@ class Model:
             raise DataError("guarantee", expected, f"{len(text)} characters")
         if self.prior is not None:
             checked["prior"] = _checked_prior(self.prior, n_classes)
+        shapes = {}
         if self.linear is not None:
-            shape = self.linear.terms.n_features, len(self.linear.bias)
-            if shape != (n_features, n_classes):
-                expected = f"one of {n_features} features and {n_classes} classes"
-                raise DataError("linear", expected, shape)
+            shapes["linear"] = (self.linear.terms.n_features, len(self.linear.bias))
         if self.forest is not None:
             trees = self.forest.trees
-            shape = trees.basis.n_features, trees.n_classes
+            shapes["forest"] = (trees.basis.n_features, trees.n_classes)
+        for name, shape in shapes.items():
             if shape != (n_features, n_classes):
                 expected = f"one of {n_features} features and {n_classes} classes"
-                raise DataError("forest", expected, shape)
-            if self.calibration is None:
-                raise DataError("calibration", "one beside a forest", "none")
+                raise DataError(name, expected, shape)
+        if self.forest is not None and self.calibration is None:
+            raise DataError("calibration", "one beside a forest", "none")
         if self.share and self.linear is None:
             raise DataError("linear", "a linear part, as it has a share", "none")
         if self.linear is not None and not self.share:
@@ -282,8 +275,7 @@ class Model:
             if calibration is not None and len(calibration.intercepts) != n_classes:
                 n_intercepts = len(calibration.intercepts)
                 raise DataError("intercepts", f"{n_classes} classes", n_intercepts)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        freeze(self, **checked)
 
     @property
     def schema(self) -> Schema | None:
@@ -490,15 +482,14 @@ def _checked_names(names: object, n_features: int) -> tuple[str, ...] | Schema:
 
 
 def _checked_prior(prior: object, n_classes: int) -> Scores:
-    """Return log frequencies as a read-only array, if they are one for each class and
-    within bounds.
+    """Return log frequencies as an array, if they are one for each class and within
+    bounds.
     """
     array = finite_floats(
         "prior", prior, (n_classes,), f"{n_classes} finite numbers", DataError
     )
     if not ((array >= -_LARGEST_LOG) & (array <= 0)).all():
         raise DataError("prior", f"numbers from {-_LARGEST_LOG} to 0", "some outside")
-    array.flags.writeable = False
     return array
 
 

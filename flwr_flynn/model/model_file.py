@@ -37,28 +37,31 @@ from flwr_flynn.model.model import (
     CalibratedForest,
     Model,
     ModelMember,
-    ScoringRule,
 )
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
+_SINCE_0_9 = ("calibration", "linear", "forest")  # entries that files of 0.8 lack
 _HEADER = {
     "format",
     "classes",
     "feature_names",
     "guarantee",
     "members",
-    "calibration",
-    "linear",
-    "forest",
+    *_SINCE_0_9,
 }
-_SINCE_0_9 = ("calibration", "linear", "forest")  # entries that files of 0.8 lack
 SUMS = ("linear_products", "linear_sums", "linear_sizes")
 """Arrays of a `GramMatrix` of a linear part, beside the writer's record."""
 
-GROWTH = ("columns", "cuts", "values", "best_values", "gains")
-"""Arrays of a `Growth`, beside the writer's record, behind "growth_" in a file."""
-_GROWTH = tuple(f"growth_{name}" for name in GROWTH)
+GROWTH = (
+    "growth_columns",
+    "growth_cuts",
+    "growth_values",
+    "growth_best_values",
+    "growth_gains",
+)
+"""Arrays of a `Growth`, beside the writer's record."""
 _NODES = ("forest_columns", "forest_cuts", "forest_values")
 
 _GONE = {"aligned": False, "refined": False, "gram": None}
@@ -76,7 +79,7 @@ def write(
 
     An existing file keeps its permissions without a `mode`; a symbolic link is
     followed. `extra` is a record of the writer, for JSON, and `further` are arrays that
-    it has: of the names in `SUMS`, and those in `GROWTH` behind "growth_".
+    it has, of the names in `SUMS` and `GROWTH`.
     """
     with _files.writing(path, mode) as stream:
         stream.write(to_bytes(model, extra, further))
@@ -97,9 +100,7 @@ def to_bytes(
         "feature_names": names,
         "guarantee": model.guarantee,
         "members": [_member_header(member) for member in model.members],
-        "calibration": None,
-        "linear": None,
-        "forest": None,
+        **dict.fromkeys(_SINCE_0_9),
     }
     if model.calibration is not None:
         header["calibration"] = asdict(model.calibration)
@@ -202,47 +203,24 @@ def _read_header(
     return text, header
 
 
-def _array_names(header: Mapping[str, Any], present: list[str]) -> list[str]:
-    """Names of the arrays of a model with this header, in the order of their digest, if
-    these are present.
-    """
-    names = [f"counts_{index}" for index in range(len(header["members"]))]
-    if header["linear"] is not None:
-        names += ["linear", "linear_bias"]
-    if header["forest"] is not None:
-        names += _NODES
-    for further in (SUMS, _GROWTH):
-        if "extra" in present and further[0] in present:
-            names += further
-    if "prior" in present:
-        names += ["prior"]
-    expected = ["header", "digest", *names]
-    if len(present) != len({*present}) or {*present} - {"extra"} != {*expected}:
-        raise ModelFileError(
-            "arrays",
-            listed(expected, 8),
-            listed([name[:40] for name in sorted(present)], 8),
-        )
-    if "extra" in present:
-        return ["extra", *names]
-    return names
-
-
 def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, dict[str, Array]]:
     with zipfile.ZipFile(stream) as archive:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
         text, header = _read_header(archive, present, max_bytes)
-        names = _array_names(header, present)
         classes = _labels_from_json(header["classes"])
         specs = [HashSpec.from_dict(member["spec"]) for member in header["members"]]
-        basis = _basis(header["linear"], specs)
         n_classes = len(classes)
+        limits = _limits(header, present, specs, n_classes, max_bytes)
         needed = sum(memory_needed(spec, n_classes) for spec in specs)
-        if basis is not None:
+        basis = None
+        if header["linear"] is not None:
+            basis = Basis.from_dict(header["linear"], specs[0].n_features)
             needed += 12 * n_classes * basis.n_terms
-        if SUMS[0] in names:
+            types, _ = limits["linear"]
+            limits["linear"] = (types, 4 * n_classes * basis.n_terms)
+        if SUMS[0] in limits:
             needed += 16 * N_FOLDS * MOST_TERMS * (MOST_TERMS + n_classes)
-        if _NODES[0] in names or _GROWTH[0] in names:
+        if _NODES[0] in limits or GROWTH[0] in limits:
             of_node = 16 + 2 * n_values(n_classes)
             needed += most_nodes(MOST_TREES, n_classes) * of_node
         if needed > max_bytes:
@@ -251,8 +229,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, dict[str, Arra
                 f"at most {max_bytes / 2**20:.2g} MiB",
                 f"about {needed / 2**20:.2g} MiB",
             )
-        limits = _limits(header, specs, basis, n_classes, max_bytes)
-        arrays = {name: _read_npy(archive, name, *limits[name]) for name in names}
+        arrays = {name: _read_npy(archive, name, *limits[name]) for name in limits}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
     contents = digest_of(text, *arrays.values())
     if not np.array_equal(digest, contents):
@@ -295,41 +272,53 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, dict[str, Arra
     extra = None
     if "extra" in arrays:
         extra = json.loads(arrays["extra"].tobytes())
-    further = {name: arrays[name] for name in (*SUMS, *_GROWTH) if name in arrays}
+    further = {name: arrays[name] for name in (*SUMS, *GROWTH) if name in arrays}
     return model, extra, further
 
 
 def _limits(
     header: Mapping[str, Any],
+    present: list[str],
     specs: Sequence[HashSpec],
-    basis: Basis | None,
     n_classes: int,
     max_bytes: int,
 ) -> dict[str, tuple[str, int]]:
-    """Types of each array of a file, as a pattern, and the most bytes of it."""
-    most_products = MOST_TERMS * (MOST_TERMS + 1) // 2
-    most_integers = (most_products, MOST_TERMS * n_classes, n_classes)
-    limits = {
-        # JSON takes up to some thirty times its length as Python objects.
-        "extra": (r"\|u1", max_bytes // 32),
-        "prior": ("<f8", 8 * n_classes),
-    }
-    for name, most in zip(SUMS, most_integers, strict=True):
-        limits[name] = ("<i8", 8 * N_FOLDS * most)
-    nodes = most_nodes(MOST_TREES, n_classes)
-    values = (r"\|i1", nodes * n_values(n_classes))
-    of_trees = (("<i2", 2 * nodes), (r"\|u1", nodes), values)
-    limits |= dict(zip(_NODES, of_trees, strict=True))
-    growth = (*of_trees, values, ("<i8", 8 * MOST_TERMS))
-    limits |= dict(zip(_GROWTH, growth, strict=True))
-    if basis is not None:
-        limits["linear"] = ("[<|]i[124]", 4 * n_classes * basis.n_terms)
-        limits["linear_bias"] = ("<i8", 8 * n_classes)
+    """Arrays of a model with this header, in the order of their digest, if these are
+    present: types of each, as a pattern, and the most bytes of it.
+    """
+    limits: dict[str, tuple[str, int]] = {}
     for index, (member, spec) in enumerate(zip(header["members"], specs, strict=True)):
         types = "[<|]u[1248]"
         if member["noise"]:
             types = "[<|]i[1248]"
         limits[f"counts_{index}"] = (types, 8 * n_classes * spec.hash_dim)
+    if header["linear"] is not None:
+        limits["linear"] = ("[<|]i[124]", 4 * n_classes * MOST_TERMS)
+        limits["linear_bias"] = ("<i8", 8 * n_classes)
+    nodes = most_nodes(MOST_TREES, n_classes)
+    values = (r"\|i1", nodes * n_values(n_classes))
+    of_trees = (("<i2", 2 * nodes), (r"\|u1", nodes), values)
+    if header["forest"] is not None:
+        limits |= dict(zip(_NODES, of_trees, strict=True))
+    most_products = MOST_TERMS * (MOST_TERMS + 1) // 2
+    most_integers = (most_products, MOST_TERMS * n_classes, n_classes)
+    of_sums = [("<i8", 8 * N_FOLDS * most) for most in most_integers]
+    of_growth = [*of_trees, values, ("<i8", 8 * MOST_TERMS)]
+    for names, of_arrays in ((SUMS, of_sums), (GROWTH, of_growth)):
+        if "extra" in present and names[0] in present:
+            limits |= dict(zip(names, of_arrays, strict=True))
+    if "prior" in present:
+        limits["prior"] = ("<f8", 8 * n_classes)
+    expected = ["header", "digest", *limits]
+    if len(present) != len({*present}) or {*present} - {"extra"} != {*expected}:
+        raise ModelFileError(
+            "arrays",
+            listed(expected, 8),
+            listed([name[:40] for name in sorted(present)], 8),
+        )
+    if "extra" in present:
+        # JSON takes up to some thirty times its length as Python objects.
+        return {"extra": (r"\|u1", max_bytes // 32), **limits}
     return limits
 
 
@@ -340,13 +329,6 @@ def _forest(
     basis = Basis.from_dict(values["basis"], n_features)
     trees = Forest(basis, n_classes, values["n_trees"], *nodes)
     return CalibratedForest(trees, Calibration(**values["calibration"]))
-
-
-def _basis(values: object, specs: Sequence[HashSpec]) -> Basis | None:
-    """Basis of a linear part in the header of a file."""
-    if values is None:
-        return None
-    return Basis.from_dict(values, specs[0].n_features)
 
 
 def _member(

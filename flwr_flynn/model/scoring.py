@@ -36,7 +36,7 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn._types import Array, Floats, Integers, Mask
-from flwr_flynn._validation import number, one_of
+from flwr_flynn._validation import freeze, number, one_of
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.counts import ClassCounts, active_bits
@@ -97,11 +97,9 @@ class ScoringRule:
 
     def __post_init__(self) -> None:
         one_of("rule", self.rule, RULES, error=ConfigError)
-        object.__setattr__(self, "decay", number("decay", self.decay, least=0, below=1))
+        freeze(self, decay=number("decay", self.decay, least=0, below=1))
         if self.temperature is not None:
-            object.__setattr__(
-                self, "temperature", number("temperature", self.temperature, above=0)
-            )
+            freeze(self, temperature=number("temperature", self.temperature, above=0))
 
 
 def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
@@ -260,8 +258,8 @@ class ScoreTable:
 def bounded(
     field: str, array: npt.ArrayLike, shape: tuple[int, ...], dtype: type, most: int
 ) -> Array:
-    """Copy of integers, read-only, if they have this shape and type and are from
-    -`most` to `most`.
+    """Copy of integers, if they have this shape and type and are from -`most` to
+    `most`.
     """
     copy = np.array(array)
     if copy.shape != shape or copy.dtype != dtype:
@@ -270,7 +268,6 @@ def bounded(
     largest = max(int(copy.max(initial=0)), -int(copy.min(initial=0)))
     if largest > most:
         raise DataError(field, f"integers from -{most} to {most}", largest)
-    copy.flags.writeable = False
     return copy
 
 

@@ -27,7 +27,7 @@ from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.calibration import Calibration, mixed
+from flwr_flynn.model.calibration import Calibration, ScoredBatch, mixed
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.forest import Forest
@@ -50,7 +50,7 @@ from flwr_flynn.model.scoring import (
     log_odds,
     mean_size,
 )
-from flwr_flynn.model.subsample import N_LEFT_OUT, class_terms, subsample_mask
+from flwr_flynn.model.subsample import class_terms, subsample_mask
 
 HELD = 2**22  # active bits hashed at a time
 _SCORES = 2**20  # class scores held at a time
@@ -151,113 +151,89 @@ def left_out_scores(
                 yield k, true, scores
 
 
-def unseen_scores(
-    model: Model,
-    linear: Sequence[GramScoring],
-    X: Matrix,
-    y: Integers,
-    n_jobs: int | None = None,
-    are_counted: bool = True,
-) -> Iterator[tuple[Scores, Scores | None, Integers]]:
-    """Scores of training samples by what has not seen them, (b, L), some at a time,
-    those of a linear part, and class indices.
+@dataclass(frozen=True)
+class UnseenScoring:
+    """Scores of samples, some at a time, by what has not seen them.
 
-    It is the model without the sample, unless samples are not counted, and, of a linear
-    part, the scoring for its fold, see `GramScorings`; () stands for none. A class
-    without samples is far below all.
+    It is the model without a sample, unless samples are not counted, and, of a linear
+    part, the scoring for the sample's fold, see `GramMatrix.scorings`; () stands for none.
     """
-    step = max(1, _SCORES // max(len(model.classes), 256))
-    for rows in batches(len(y), step):
+
+    model: Model
+    linear: Sequence[GramScoring] = ()
+    n_jobs: int | None = None
+    are_counted: bool = True
+
+    def scores(self, X: Matrix, y: Integers) -> Iterator[ScoredBatch]:
+        """Scores of samples; a class without samples is far below all."""
+        model = self.model
+        step = max(1, _SCORES // max(len(model.classes), 256))
+        for rows in batches(len(y), step):
+            chosen = X[rows]
+            if self.are_counted:
+                odds = (
+                    _left_out_odds(own, chosen, y[rows], self.n_jobs)
+                    for own in model.members
+                )
+            else:
+                odds = (own.log_odds(chosen, self.n_jobs) for own in model.members)
+            scores = model.combined(len(y[rows]), odds)
+            scores[:, model.empty_classes] = _NEVER
+            of_linear = None
+            if self.linear:
+                of_linear = np.empty(scores.shape)
+                for own, scoring in by_fold(self.linear, chosen):
+                    part = chosen[own]
+                    of_linear[own] = scoring.log_probabilities(scores[own], part)
+                of_linear[:, model.empty_classes] = _NEVER
+            yield scores, of_linear, y[rows]
+
+    def calibrated(self, calibration: Calibration, X: Matrix, y: Integers) -> Scores:
+        """Scores of samples, (n, L), from which a forest grows: mixed and calibrated."""
+        calibrated = np.empty((len(y), len(self.model.classes)))
+        start = 0
+        for scores, of_linear, true in self.scores(X, y):
+            rows = slice(start, start + len(true))
+            shared = mixed(scores, of_linear, calibration.share)
+            calibrated[rows] = calibration.applied(shared)
+            start = rows.stop
+        return calibrated
+
+    def with_trees(
+        self,
+        calibration: Calibration | None,
+        trees: Forest | None,
+        X: Matrix,
+        y: Integers,
+    ) -> Iterable[ScoredBatch]:
+        """The `scores`; with trees the calibrated ones, and these with what trees add
+        that have not seen the samples.
+        """
+        if trees is None or calibration is None:
+            return self.scores(X, y)
+        rest = self.calibrated(calibration, X, y)
+        return [(rest, rest + trees.unseen_scores(X), y)]
+
+    def levels(self, X: Matrix, y: Integers) -> Levels:
+        """Table of levels of samples, see `model.prediction_sets`, by the model, if it
+        is calibrated; of many, those that a calibration would choose. Without the
+        scores of its linear part for each fold there is none.
+
+        A `DataError` if the counts cannot contain them.
+        """
+        model = self.model
+        last = model.last_calibration
+        lacks_folds = model.share and not self.linear
+        if model.calibration is None or last is None or lacks_folds:
+            return ()
+        rows = subsample_mask(X, y, model.members[0].counts.n_per_class)
         chosen = X[rows]
-        if are_counted:
-            odds = (
-                _left_out_odds(own, chosen, y[rows], n_jobs) for own in model.members
-            )
-        else:
-            odds = (own.log_odds(chosen, n_jobs) for own in model.members)
-        scores = model.combined(len(y[rows]), odds)
-        scores[:, model.empty_classes] = _NEVER
-        of_linear = None
-        if linear:
-            of_linear = np.empty(scores.shape)
-            for own, scoring in by_fold(linear, chosen):
-                part = chosen[own]
-                of_linear[own] = scoring.log_probabilities(scores[own], part)
-            of_linear[:, model.empty_classes] = _NEVER
-        yield scores, of_linear, y[rows]
-
-
-def calibrated_unseen_scores(
-    model: Model,
-    calibration: Calibration,
-    linear: Sequence[GramScoring],
-    X: Matrix,
-    y: Integers,
-    n_jobs: int | None = None,
-    are_counted: bool = True,
-) -> Scores:
-    """Scores of training samples, (n, L), from which a forest grows: those of
-    `unseen_scores`, mixed and calibrated.
-    """
-    calibrated = np.empty((len(y), len(model.classes)))
-    start = 0
-    parts = unseen_scores(model, linear, X, y, n_jobs, are_counted)
-    for scores, of_linear, true in parts:
-        rows = slice(start, start + len(true))
-        shared = mixed(scores, of_linear, calibration.share)
-        calibrated[rows] = calibration.applied(shared)
-        start = rows.stop
-    return calibrated
-
-
-def own_levels(
-    model: Model,
-    linear: Sequence[GramScoring],
-    X: Matrix,
-    y: Integers,
-    n_jobs: int | None = None,
-    are_counted: bool = True,
-) -> Levels:
-    """Table of levels of samples, see `model.prediction_sets`, by a calibrated model
-    that has not seen them; of many, those that a calibration would choose. Without the
-    scores of its linear part for each fold there is none.
-
-    A `DataError` if the counts cannot contain them.
-    """
-    last = model.last_calibration
-    if model.calibration is None or last is None or (model.share and not linear):
-        return ()
-    rows = subsample_mask(X, y, model.members[0].counts.n_per_class, N_LEFT_OUT)
-    chosen = X[rows]
-    scores = calibrated_unseen_scores(
-        model, model.calibration, linear, chosen, y[rows], n_jobs, are_counted
-    )
-    if model.forest is not None:
-        of_trees = model.forest.trees.unseen_scores(chosen)
-        scores = model.forest.added(scores, of_trees)
-    levels = levels_of(scores - np.array(last.intercepts))
-    return as_levels(level_table(levels, y[rows]))
-
-
-def unseen_parts(
-    model: Model,
-    linear: Sequence[GramScoring],
-    calibration: Calibration | None,
-    trees: Forest | None,
-    X: Matrix,
-    y: Integers,
-    n_jobs: int | None = None,
-    are_counted: bool = True,
-) -> Iterable[tuple[Scores, Scores | None, Integers]]:
-    """Scores as those of `unseen_scores`; with trees those of the calibrated rest, and
-    with what trees add that have not seen the samples.
-    """
-    if trees is None or calibration is None:
-        return unseen_scores(model, linear, X, y, n_jobs, are_counted)
-    rest = calibrated_unseen_scores(
-        model, calibration, linear, X, y, n_jobs, are_counted
-    )
-    return [(rest, rest + trees.unseen_scores(X), y)]
+        scores = self.calibrated(model.calibration, chosen, y[rows])
+        if model.forest is not None:
+            of_trees = model.forest.trees.unseen_scores(chosen)
+            scores = model.forest.added(scores, of_trees)
+        levels = levels_of(scores - np.array(last.intercepts))
+        return as_levels(level_table(levels, y[rows]))
 
 
 def _left_out_odds(
@@ -364,7 +340,7 @@ def fit_members(
     (`subsample_mask` may keep none of many equal ones), scorings have no temperature.
     """
     n_per_class = np.bincount(y, minlength=n_classes)
-    subsample = subsample_mask(X, y, n_per_class, N_LEFT_OUT)
+    subsample = subsample_mask(X, y, n_per_class)
     is_whole = bool(subsample.all())
     chosen = X
     if not is_whole:

@@ -21,16 +21,14 @@ N_LEFT_OUT = 4096
 _BATCH = 2**20  # values at a time
 
 
-def subsample_mask(
-    X: Matrix, y: Integers, n_per_class: Integers, n_samples: int
-) -> Mask:
-    """Choose about `n_samples` samples, as many of each class as there are: a mask,
+def subsample_mask(X: Matrix, y: Integers, n_per_class: Integers) -> Mask:
+    """Choose about `N_LEFT_OUT` samples, as many of each class as there are: a mask,
     (n,) bool.
 
     `n_per_class`, (L,), are the class sizes of all parties together; small classes are
     kept whole.
     """
-    shares = shares_chosen(n_per_class, n_samples)
+    shares = shares_chosen(n_per_class)
     if (shares[n_per_class > 0] == 1.0).all():
         return np.ones(len(y), np.bool_)
     mask = np.zeros(len(y), np.bool_)
@@ -39,10 +37,10 @@ def subsample_mask(
     return mask
 
 
-def shares_chosen(n_per_class: Integers, n_samples: int) -> Floats:
+def shares_chosen(n_per_class: Integers) -> Floats:
     """Share of the samples of each class, (L,), that `subsample_mask` chooses."""
     filled = max(int((n_per_class > 0).sum()), 1)
-    shares: Floats = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
+    shares: Floats = np.minimum(N_LEFT_OUT / filled / np.maximum(n_per_class, 1), 1.0)
     return shares
 
 
@@ -56,7 +54,7 @@ def class_terms(
     classes are equally frequent, each class has the same weight in all.
     """
     sizes = counts.n_per_class
-    shares = shares_chosen(sizes, N_LEFT_OUT)
+    shares = shares_chosen(sizes)
     prior = counted_prior(counts, class_weight)
     if prior is None:
         prior = np.zeros(counts.n_classes)

@@ -199,7 +199,7 @@ def pure_rho(epsilon: float) -> float:
 
 
 def gaussian_rho(
-    sigma: float, n_entries: int, largest: int = 1, n_parties: int = 1
+    sigma: float, n_entries: int, largest: int, n_parties: int = 1
 ) -> float:
     """The zCDP parameter of discrete Gaussian noise on integers, or of a sum of such
     noise, rounded up.

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flwr_flynn._validation import boolean, integer, number, one_of
+from flwr_flynn._validation import boolean, freeze, integer, number, one_of
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.privacy.accounting import shown_bound, zcdp_epsilon
 from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism, SimulatedRelease
@@ -131,7 +131,7 @@ class Policy:
             raise ConfigError(
                 "mechanisms", f"some of {', '.join(known)}", self.mechanisms
             )
-        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+        freeze(self, mechanisms=tuple(self.mechanisms))
         one_of("neighbours", self.neighbours, NEIGHBOURS)
         integer("records_per_person", self.records_per_person)
         boolean("secure_sum", self.secure_sum)

@@ -145,7 +145,7 @@ def test_arrays_without_names_are_no_company_for_columns_with_names():
     for order in ([frames, arrays], [arrays, frames]):
         with pytest.warns(UserWarning, match="^phase columns: no answer of array "):
             run = run_of(order, min_parties=1)
-        assert set(run.state.absent("columns")) == {"array"}
+        assert set(run.state.missing["columns"]) == {"array"}
     with pytest.warns(UserWarning, match="^phase counts: no answer of frame "):
         run = run_of([frames], spec=plan_of(2, None), learn_schema=False)
     assert "feature_names" in run.rosters["counts"].missing["frame"]
@@ -162,7 +162,7 @@ def test_gaps_and_lacking_columns_exclude_nobody_but_a_column_spelt_otherwise_do
         run = run_of(
             parties([*whole, (X[["before"]].assign(afterwards=1.0), y)]), min_parties=2
         )
-    assert "'after'; 1 others" in run.state.absent("columns")["2"]
+    assert "'after'; 1 others" in run.state.missing["columns"]["2"]
 
 
 def site_of(n: int, n_ill: int, n_gaps: int = 0, seed: int = 0) -> tuple[Any, Any]:

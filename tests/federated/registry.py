@@ -180,7 +180,7 @@ def grown(places: Any) -> Growth:
     return growth
 
 
-SCORINGS = LearnedGram.of(BASIS, X, Y, 3).scorings
+LEARNED = LearnedGram.of(BASIS, X, Y, 3)
 _LIMITED = {"floor": 5, "max_examples_per_party": 50}
 _ONE = {"spec": GRID[0], "decay": 0.5}
 RUNS: dict[str, dict[str, Any]] = {
@@ -225,7 +225,7 @@ _REQUESTS: dict[str, Request[Any]] = {
     ),
     "calibration": CalibrationRequest(RUN, _TWO_MEMBERS.model),
     "calibration with a linear part": CalibrationRequest(
-        RUN.only((0,)), _ONE_MEMBER.model, SCORINGS.folds
+        RUN.only((0,)), _ONE_MEMBER.model, LEARNED.folds
     ),
     "evaluation": _TWO_MEMBERS,
     "evaluation with a linear part": evaluation_of(
@@ -233,8 +233,8 @@ _REQUESTS: dict[str, Request[Any]] = {
         TOTALS.parts[:1],
         (_SCORING,),
         calibration=Calibration(1.0, (0.0, 0.0, 0.0), 0.5, LEVELS),
-        linear=SCORINGS.whole,
-        folds=SCORINGS.folds,
+        linear=LEARNED.scoring,
+        folds=LEARNED.folds,
     ),
 }
 _GROWTH = grown(SOME)

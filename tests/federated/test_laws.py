@@ -507,7 +507,7 @@ def made_of(run: Run) -> Any:
         ask = run.ask(run.due.channel, "0123")
         due = (ask.cids, ask.config, ask.tensors)
     results = [run.state.results.get(name) for name in ("selection", "evaluation")]
-    n_absent = len(run.state.absent(*run.state.results))
+    n_absent = len(set().union(*run.state.missing.values()))
     return due, results, n_absent
 
 

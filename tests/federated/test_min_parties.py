@@ -35,7 +35,7 @@ def test_one_party_of_three_decides_nothing(phase):
     assert list(outcome.batch.passed) == []
     run = steps.run
     results = steps.run.state.results
-    assert outcome.missing["party-0"] == run.state.absent(phase)["party-0"] == REASON
+    assert outcome.missing["party-0"] == run.state.missing[phase]["party-0"] == REASON
     assert sha256(run.model) == before
     made = {
         "selection": "accuracies",

@@ -50,6 +50,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
+from flwr_flynn.model.selection import UnseenScoring
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
@@ -122,7 +123,7 @@ REQUESTS: dict[str, Request[Any]] = {
 TAKES: dict[str, Callable[[Any], object]] = {
     "labelled": lambda who: who.labelled(RUN.codes, 4),
     "release": lambda who: who.release(RunSpec(SPEC, CLASSES, NOISE)),
-    "tried": lambda who: tried(who, RUN, evaluation().model, lambda *_: ()),
+    "tried": lambda who: tried(who, RUN, UnseenScoring(evaluation().model)),
 }
 
 

@@ -344,7 +344,7 @@ def test_two_that_stand_for_one_member_count_once():
     outcome = Exchange(run, parties).step(TRAIN)
     assert list(outcome.batch.passed) == ["55"]
     assert run.state.results["selection"].examples == 4
-    assert run.state.absent("selection").keys() == {"a (node 56)"}
+    assert run.state.missing["selection"].keys() == {"a (node 56)"}
 
 
 # The runs in one process are those of test_run_laws.

@@ -126,7 +126,7 @@ def test_every_driver_ends_in_the_pooled_model(driver, how):
     run = DRIVERS[driver](options_of("committee"), parts)
     names = [phase.name for phase in run.phases]
     assert names == list(run.state.results) == list(run.traffic)
-    assert not run.state.absent(*names)
+    assert not any(run.state.missing.values())
     for traffic in run.traffic.values():
         assert traffic.asked == len(parts)
         assert traffic.arrivals.parties == len(parts) or traffic.kind != "exact"
@@ -186,7 +186,7 @@ SELECTING = [
 ]
 
 
-def no_row(X: Any, y: Any, n_per_class: Any, n: int) -> Any:
+def no_row(X: Any, y: Any, n_per_class: Any) -> Any:
     """A subsample of nothing."""
     return np.zeros(len(y), bool)
 
@@ -195,8 +195,7 @@ def no_row(X: Any, y: Any, n_per_class: Any, n: int) -> Any:
 @pytest.mark.parametrize("has_none", [False, True])
 def test_of_many_samples_some_are_left_out_or_none(has_none, rule, monkeypatch):
     """Equal samples stay or go together: a subsample may have none of them."""
-    for module in (*SELECTING, "flwr_flynn.model.subsample"):
-        monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
+    monkeypatch.setattr("flwr_flynn.model.subsample.N_LEFT_OUT", 60)
     if has_none:
         for module in SELECTING:
             monkeypatch.setattr(f"{module}.subsample_mask", no_row)
@@ -361,13 +360,11 @@ MISSED["counts"] = ("counts", "selection", "calibration")
 def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase, how):
     run = lost_in(phase, how, spec=PLAN).rounds()
     results = run.state.results
-    absent = {
-        name: run.state.absent(name) for name in results if run.state.absent(name)
-    }
     party = "party-3"
     if phase == "columns":
         party = "node 3"
-    assert absent == {phase: {party: REASONS[how]}}
+    lost = {name: reasons for name, reasons in run.state.missing.items() if reasons}
+    assert lost == {phase: {party: REASONS[how]}}
     examples = {
         "columns": results["columns"].histograms.n_examples,
         "counts": run.counts.n_examples,
@@ -412,7 +409,7 @@ def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
     party = "party-3"
     if phase == "counts":
         party = "node 3"
-    assert secret.state.absent(*PHASES[1:4]).keys() == {party}
+    assert set().union(*map(secret.state.missing.get, PHASES[1:4])) == {party}
 
 
 NONSENSE: dict[str, tuple[str, Spoil]] = {
@@ -429,7 +426,7 @@ def test_a_secure_sum_with_nonsense_in_it_is_as_if_nobody_had_answered(
 ):
     phase, spoil = NONSENSE[name]
     secret = secretly(options_for(GRID), shares(), spoil)
-    reasons = secret.state.absent(phase)
+    reasons = secret.state.missing[phase]
     assert len(reasons) == 4
     for reason in reasons.values():
         assert reason.startswith("refused: with its whole secure sum: ")

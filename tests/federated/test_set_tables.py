@@ -26,7 +26,7 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prediction_sets import COVERAGES
-from flwr_flynn.model.selection import own_levels
+from flwr_flynn.model.selection import UnseenScoring
 from flwr_flynn.privacy import GaussianCounts
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.privacy.release_policy import Policy
@@ -107,7 +107,8 @@ def test_a_secure_sum_has_the_table_of_all_samples_and_tells_the_coverage_of_all
     run = secretly(given, parts, bound=512)
     model = run.model.model_
     train = [np.concatenate([part[name] for part in parts]) for name in ("X", "y")]
-    assert levels_of(run.model) == own_levels(model, run.totals.linear.folds, *train)
+    unseen = UnseenScoring(model, run.totals.linear.folds)
+    assert levels_of(run.model) == unseen.levels(*train)
     # Sites try the thresholds of all then: nothing of their own is in their copies.
     table = np.zeros(set_field(model, 0).shape, np.int64)
     for part in parts:
@@ -199,10 +200,10 @@ def test_where_rows_are_related_held_out_samples_make_the_thresholds():
     parties = named(parts[:2]) + named(parts[2:], related_rows=True)
     run = federate(options(), parties)
     model = run.model.model_
-    folds = run.totals.linear.folds
-    tables = [own_levels(model, folds, part["X"], part["y"]) for part in parts[:2]]
+    unseen = UnseenScoring(model, run.totals.linear.folds)
+    tables = [unseen.levels(part["X"], part["y"]) for part in parts[:2]]
     of_last = (parts[2]["X_test"], parts[2]["y_test"])
-    tables.append(own_levels(model, folds, *of_last, are_counted=False))
+    tables.append(replace(unseen, are_counted=False).levels(*of_last))
     assert_array_equal(np.sum([*map(np.array, tables)], axis=0), levels_of(run.model))
     sites = {site["name"]: site for site in run.state.results["evaluation"].sites}
     assert sites["site-1"]["sets"] != []

@@ -222,7 +222,7 @@ def test_a_model_may_go_to_parties_that_send_no_figures(api, fails, caplog):
     assert [model.counts_ for model in received] == [strategy.counts] * 3
     result = strategy.run.state.results["evaluation"]
     assert strategy.evaluation is None
-    assert strategy.run.state.absent("evaluation") == {}
+    assert strategy.run.state.missing["evaluation"] == {}
     assert evaluation == {}
     reason = "failed with OSError: No space left on device"
     if fails:

@@ -218,7 +218,7 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts():
     assert strategy.counts == total(0, 1, 2, 3)
     assert strategy.selection.parties == 0
     reasons = ["failed: gone", "failed: gone", ASIDE, ASIDE]
-    assert strategy.run.state.absent("selection") == {
+    assert strategy.run.state.missing["selection"] == {
         f"site {i}": reason for i, reason in enumerate(reasons)
     }
 

@@ -162,6 +162,6 @@ def test_a_statistic_that_is_none_costs_its_sender_alone(joined):
         (Proxy("2"), eval_res(None, 3, **{STATISTIC: joined})),
     )
     assert strategy.evaluation["examples"] == 10
-    missing = strategy.run.state.absent("evaluation")
+    missing = strategy.run.state.missing["evaluation"]
     assert missing.keys() == {"node 2", "node silent"}
     assert missing["node 2"].startswith("refused: ")

@@ -20,7 +20,7 @@ from flwr_flynn.model.calibration import (
     CalibrationSums,
 )
 from flwr_flynn.model.scoring import LOSS_UNIT
-from flwr_flynn.model.selection import unseen_scores
+from flwr_flynn.model.selection import UnseenScoring
 from tests.raising import raises
 
 HASH = HashSpec(12, 256, 3, 16, seed=2, signed=True)
@@ -133,7 +133,7 @@ def test_classes_without_samples_change_nothing(n_empty):
     more = replace(
         known, members=(member,), classes=np.arange(2 + n_empty), calibration=None
     )
-    scores = unseen_scores(more, (), X, y)
+    scores = UnseenScoring(more).scores(X, y)
     sums = CalibrationSums.of_scores(scores, member.counts, "balanced")
     made = sums.calibration(member.counts, "balanced")
     assert made.temperature == known.calibration.temperature

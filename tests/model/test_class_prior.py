@@ -17,8 +17,9 @@ from scipy.special import softmax
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule
+from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.prior import counted_prior, log_frequencies, own_prior
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace
 
 SPECS = (

@@ -22,8 +22,8 @@ from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.model import prediction
 from flwr_flynn.model.candidates import HashPlan, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.model.scoring import RULES
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.scoring import RULES, ScoringRule
 from tests import oracle
 from tests.model.samples import CODES, LABELS, SPEC, X, Y
 from tests.raising import raises

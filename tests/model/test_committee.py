@@ -20,9 +20,9 @@ from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
 from flwr_flynn.errors import CountsError, SpecError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.model.scoring import RULES, class_novelty, class_scores
-from flwr_flynn.model.selection import N_LEFT_OUT
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.scoring import RULES, ScoringRule, class_novelty, class_scores
+from flwr_flynn.model.subsample import N_LEFT_OUT
 from tests.model.samples import CODES, LABELS, SPEC, X, Y
 from tests.raising import raises
 

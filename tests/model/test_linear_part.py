@@ -97,7 +97,7 @@ def test_the_pair_of_the_least_loss_is_chosen_where_the_gain_is_no_chance(index)
 
 @pytest.mark.parametrize("shape", [(60, 10), (100, 20), (200, 30)], ids=str)
 def test_of_noise_there_is_hardly_ever_a_linear_part(shape):
-    """Scores of a fold know a little of it, see `GramScorings`."""
+    """Scores of a fold know a little of it, see `GramMatrix.scorings`."""
     shares = []
     for seed in range(12):
         rng = np.random.default_rng(seed)

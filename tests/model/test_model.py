@@ -9,7 +9,8 @@ import pytest
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import DataError, SpecError
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.scoring import ScoringRule
 from tests.raising import raises
 
 SPEC = HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)

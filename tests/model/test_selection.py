@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
-from flwr_flynn.model import selection
+from flwr_flynn.model import subsample
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.scoring import TEMPERATURES
 from flwr_flynn.model.selection import (
@@ -21,8 +21,8 @@ from flwr_flynn.model.selection import (
     choose,
     fit_members,
     leave_one_out_tables,
-    subsample_mask,
 )
+from flwr_flynn.model.subsample import subsample_mask
 
 X, Y = load_iris(return_X_y=True)
 SPECS = [
@@ -89,8 +89,8 @@ def test_choices_are_those_of_a_plain_oracle(data):
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
 def test_members_that_leave_out_a_subsample(monkeypatch, rule):
     """The counts are of all samples; the tables are of those that the subsample keeps."""
-    monkeypatch.setattr(selection, "N_LEFT_OUT", 60)
-    mask = subsample_mask(X, Y, np.array([50, 50, 50]), 60)
+    monkeypatch.setattr(subsample, "N_LEFT_OUT", 60)
+    mask = subsample_mask(X, Y, np.array([50, 50, 50]))
     assert 20 < mask.sum() < 110
     members = fit_members(SPECS, X, Y, 3, rule, max_members=2)
     assert len(members) == 2

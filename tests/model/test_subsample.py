@@ -78,29 +78,30 @@ def pool(n_per_class, d=4, seed=0):
 def test_every_split_in_every_form_and_batch_keeps_the_same_samples(seed, n_samples):
     sizes = np.array([300, 40, 0, 7])
     X, y = pool(sizes, seed=seed)
-    expected = subsample_mask(X, y, sizes, n_samples)
     party = np.random.default_rng(seed).integers(0, 5, len(y))  # the last is empty
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subsample, "N_LEFT_OUT", n_samples)
+        expected = subsample_mask(X, y, sizes)
         patch.setattr(subsample, "_BATCH", 12)
         for mine in (party == k for k in range(6)):
+            assert_array_equal(subsample_mask(X[mine], y[mine], sizes), expected[mine])
             assert_array_equal(
-                subsample_mask(X[mine], y[mine], sizes, n_samples), expected[mine]
-            )
-            assert_array_equal(
-                subsample_mask(sp.csr_array(X[mine]), y[mine], sizes, n_samples),
+                subsample_mask(sp.csr_array(X[mine]), y[mine], sizes),
                 expected[mine],
             )
 
 
-def test_small_classes_are_kept_whole_and_the_size_is_about_the_one_asked_for():
+def test_small_classes_are_kept_whole_and_the_size_is_about_the_one_set(monkeypatch):
     sizes = np.array([20000, 6000, 900, 0, 30])
     X, y = pool(sizes)
-    sizes_kept = np.bincount(y[subsample_mask(X, y, sizes, 4000)], minlength=5)
+    monkeypatch.setattr(subsample, "N_LEFT_OUT", 4000)
+    sizes_kept = np.bincount(y[subsample_mask(X, y, sizes)], minlength=5)
     assert sizes_kept[2:].tolist() == [900, 0, 30]
     for label in (0, 1):
         spread = np.sqrt(1000 * (1 - 1000 / sizes[label]))
         assert abs(sizes_kept[label] - 1000) < 5 * spread
-    assert subsample_mask(X, y, sizes, 4 * 20000).all()
+    monkeypatch.setattr(subsample, "N_LEFT_OUT", 4 * 20000)
+    assert subsample_mask(X, y, sizes).all()
 
 
 @pytest.mark.parametrize("d", [1, 3])

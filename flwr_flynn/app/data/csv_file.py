@@ -14,7 +14,6 @@ import csv
 import gzip
 import io
 import json
-import logging
 import re
 import tempfile
 import weakref
@@ -39,10 +38,9 @@ from flwr_flynn.app.data.source import (
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.tables.cells import Cells
 from flwr_flynn.tables.texts import GROUPS, proves
-
-log = logging.getLogger("flwr")  # Flower's own
 
 SEPARATOR_NAMES = {",": ",", ";": ";", "tab": "\t", "pipe": "|"}
 """Separators by their names in settings."""

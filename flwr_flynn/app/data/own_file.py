@@ -5,7 +5,6 @@ Samples are in memory, or in files without a name.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -37,6 +36,7 @@ from flwr_flynn.app.data.typed_files import ArrayColumns, ParquetColumns
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_rows
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
@@ -45,8 +45,6 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import RawColumns
 from flwr_flynn.tables.table_summary import TableCounter
 from flwr_flynn.tables.texts import as_name
-
-log = logging.getLogger("flwr")  # Flower's own
 
 
 def opened(path: Path, reading: Reading = ALL) -> TableFile:

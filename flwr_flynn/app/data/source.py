@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_flynn._types import Array, Mask
+from flwr_flynn._types import Array, Mask, T
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
 from flwr_flynn.tables.cells import (
@@ -35,8 +35,6 @@ from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name, form_of, places, raw_of
 from flwr_flynn.tables.texts import as_name
-
-T = TypeVar("T")
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 

@@ -14,9 +14,9 @@ calibration of the saved run, or has none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -51,7 +51,7 @@ from flwr_flynn.federated.protocol import (
     SECURE,
     TRAIN,
     Config,
-    Scalar,
+    Scalars,
     key,
     refusing,
 )
@@ -79,8 +79,8 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.portable import content_words
 from flwr_flynn.model.prediction_sets import N_LEVELS, most_levels
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
-from flwr_flynn.model.selection import unseen_parts
-from flwr_flynn.model.subsample import N_LEFT_OUT, class_terms, subsample_mask
+from flwr_flynn.model.selection import UnseenScoring
+from flwr_flynn.model.subsample import class_terms, subsample_mask
 
 _UNITS = int(1 / LOSS_UNIT)  # of a sample of weight 1
 _CONTENT = (
@@ -104,7 +104,7 @@ class UnseenRequest(RunRequest[S]):
     entries = RUN_ENTRIES | codec.MODEL_ENTRIES | codec.CALIBRATION_ENTRIES
     n_arrays = 2 * MAX_SPECS + N_FOLDS + codec.N_FOREST_ARRAYS
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         return {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
@@ -118,28 +118,21 @@ class UnseenRequest(RunRequest[S]):
         arrays += weights_of(self.linear)
         return arrays + codec.forest_arrays(self.trees)
 
-
-def announced_fields(
-    config: Config, arrays: Sequence[Array], options: PartyOptions
-) -> dict[str, Any]:
-    """The fields of a request that a server announced."""
-    run = announced_run(config, options)
-    trees, arrays = codec.announced_forest(config, run, arrays, options)
-    linear, arrays = announced_linear(config, run, arrays, N_FOLDS)
-    calibration = codec.announced_calibration(config, run.n_classes)
-    if (trees is None) != (calibration is None):
-        raise PayloadError(key("calibration"), "one beside trees alone", "others")
-    counts = codec.decode_all(arrays, run.hashers, run.n_classes)
-    with refusing():
-        members = codec.announced_members(config, run, counts)
-        model = model_of_members(run, members)
-    return {
-        "run": run,
-        "model": model,
-        "linear": linear,
-        "calibration": calibration,
-        "trees": trees,
-    }
+    @classmethod
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> Self:
+        run = announced_run(config, options)
+        trees, arrays = codec.announced_forest(config, run, arrays, options)
+        linear, arrays = announced_linear(config, run, arrays, N_FOLDS)
+        calibration = codec.announced_calibration(config, run.n_classes)
+        if (trees is None) != (calibration is None):
+            raise PayloadError(key("calibration"), "one beside trees alone", "others")
+        counts = codec.decode_all(arrays, run.hashers, run.n_classes)
+        with refusing():
+            members = codec.announced_members(config, run, counts)
+            model = model_of_members(run, members)
+        return cls(run, model, linear, calibration, trees)
 
 
 @register
@@ -156,31 +149,26 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         "of each."
     )
 
-    @classmethod
-    def from_config(
-        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
-    ) -> CalibrationRequest:
-        return cls(**announced_fields(config, arrays, options))
-
     def measured(self, view: View) -> Measured[CalibrationSums]:
         X, codes = view.samples_of(self.run)
         counts = self.model.members[0].counts
         n_examples = len(codes)
         has_part = _has_part(self.linear, self.trees)
-        rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
+        rows = subsample_mask(X, codes, counts.n_per_class)
         if self.bound is None and rows.sum() < view.options.min_examples:
             zeros = CalibrationSums.zeros(self.run.n_classes, has_part)
             return Measured(zeros, n_examples)
-        parts = (self.model, self.linear, self.calibration, self.trees)
-        n_jobs = view.options.n_jobs
+        unseen = UnseenScoring(self.model, self.linear, view.options.n_jobs)
+        parts = (self.calibration, self.trees)
         weight = self.run.class_weight
-        scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs)
+        scores = unseen.with_trees(*parts, X[rows], codes[rows])
         sums = CalibrationSums.of_scores(scores, counts, weight, has_part)
         if view.options.related_rows:
             view.require(EXACT, SECURE)
             X, codes = view.held_out_samples(self.run)
             rows = _at_most(X, codes, sums.tables[0][0])
-            scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs, False)
+            unseen = replace(unseen, are_counted=False)
+            scores = unseen.with_trees(*parts, X[rows], codes[rows])
             others = CalibrationSums.of_scores(scores, counts, weight, has_part)
             sums = sums.with_levels_of(others)
         if self.bound is None:

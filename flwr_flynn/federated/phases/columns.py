@@ -50,13 +50,18 @@ from flwr_flynn.federated.protocol import (
     Answer,
     Config,
     Entry,
-    Scalar,
-    key,
+    Scalars,
     refusing,
+    sent,
 )
 from flwr_flynn.federated.reply_fields import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
-from flwr_flynn.federated.run_spec import NAMES, announced_bound, announced_names
+from flwr_flynn.federated.run_spec import (
+    NAMES,
+    announced_bound,
+    announced_names,
+    names_in_json,
+)
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, Tally
 from flwr_flynn.federated.views import View
@@ -100,15 +105,12 @@ class ColumnsRequest(Request[ColumnHistograms]):
     )
     entries = _COLUMN_ENTRIES
 
-    def to_config(self) -> dict[str, Scalar]:
-        config: dict[str, Scalar] = {
-            key("n_features"): self.n_features,
-            key("classes"): json.dumps(self.classes),
-        }
-        if self.features:
-            names = json.dumps(self.features, default=Schema.to_dict)
-            config[key("feature_names")] = names
-        return config
+    def to_config(self) -> Scalars:
+        return sent(
+            n_features=self.n_features,
+            classes=json.dumps(self.classes),
+            feature_names=names_in_json(self.features),
+        )
 
     @classmethod
     def from_config(
@@ -364,12 +366,9 @@ class BinsRequest(ColumnsRequest):
     }
     n_arrays = 1
 
-    def to_config(self) -> dict[str, Scalar]:
-        return {
-            **super().to_config(),
-            key("bound"): json.dumps(self.bound),
-            key("by_class"): self.by_class,
-        }
+    def to_config(self) -> Scalars:
+        bound = json.dumps(self.bound)
+        return super().to_config() | sent(bound=bound, by_class=self.by_class)
 
     def arrays(self) -> list[Array]:
         return [pack_numbers(np.diff(self.cuts) - 1)]
@@ -392,14 +391,8 @@ class BinsRequest(ColumnsRequest):
             raise PayloadError(
                 "bins", "cuts that ascend, with the lowest key of each column", "others"
             )
-        return cls(
-            n_features,
-            columns.classes,
-            columns.features,
-            cuts=cuts,
-            by_class=config["by_class"],
-            bound=bound,
-        )
+        by_class = config["by_class"]
+        return cls(**vars(columns), cuts=cuts, by_class=by_class, bound=bound)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = 1
@@ -447,9 +440,7 @@ def _ask(state: RunState, context: Context, before: str) -> Tally[ColumnHistogra
         with_gaps = isinstance(columns.features, Schema)
         cuts = _equal_cuts(columns.n_features, with_gaps)
     bins = BinsRequest(
-        columns.n_features,
-        columns.classes,
-        columns.features,
+        **vars(columns),
         cuts=cuts,
         by_class=before == _SPLITTING[-1],
         bound=context.options.secure_bound,

@@ -8,7 +8,6 @@ changed, some taken out, corrected or new, sends both, the counts of then and of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
@@ -25,6 +24,7 @@ from flwr_flynn.federated.announced_specs import (
     deflated_basis,
 )
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.gram_fields import (
     CAPACITY,
     check_sizes,
@@ -61,8 +61,9 @@ from flwr_flynn.federated.protocol import (
     Entries,
     Entry,
     Reply,
-    Scalar,
+    Scalars,
     key,
+    sent,
 )
 from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
@@ -80,8 +81,6 @@ from flwr_flynn.model.class_means import meaning_of
 from flwr_flynn.model.counts import Additive, ClassCounts, memory_needed
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import BATCH, LearnedGram, memory_of_gram
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 _TERM_BYTES = 24  # memory of a term of a sample while products are summed, roughly
 
@@ -176,11 +175,11 @@ class _OfCounts(RunRequest[Statistic]):
     proves = True
     entries = RUN_ENTRIES | {"basis": Entry(bytes, MAX_CHARS, is_needed=False)}
 
-    def to_config(self) -> dict[str, Scalar]:
-        config = super().to_config()
+    def to_config(self) -> Scalars:
+        basis = None
         if self.basis is not None:
-            config[key("basis")] = deflated_basis(self.basis, self.run.specs)
-        return config
+            basis = deflated_basis(self.basis, self.run.specs)
+        return super().to_config() | sent(basis=basis)
 
     @classmethod
     def from_config(

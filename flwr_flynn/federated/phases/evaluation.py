@@ -80,9 +80,10 @@ from flwr_flynn.federated.protocol import (
     Config,
     Entry,
     Reply,
-    Scalar,
+    Scalars,
     key,
     refusing,
+    sent,
 )
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
@@ -102,8 +103,7 @@ from flwr_flynn.federated.score_tables import (
     WITHOUT,
     add_scored,
     by_group,
-    check_all,
-    check_some,
+    check_held_out,
     check_sums,
     n_samples,
     score_fields,
@@ -119,8 +119,8 @@ from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import N_FOLDS, GramScoring, LearnedGram
 from flwr_flynn.model.metrics import confusion
-from flwr_flynn.model.model import Model
-from flwr_flynn.model.selection import own_levels
+from flwr_flynn.model.model import CalibratedForest, Model
+from flwr_flynn.model.selection import UnseenScoring
 
 _CONTENT = (
     "confusion matrices, the coverage of prediction sets, and histograms and sums of "
@@ -189,18 +189,20 @@ class EvaluationRequest(RunRequest[Tables]):
     )
     n_arrays = 2 * MAX_SPECS + 1 + N_FOLDS + N_GRAM_ARRAYS + codec.N_FOREST_ARRAYS
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         config = {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
             **linear_entries(self.run, _scorings(self.model, self.folds)),
             **codec.calibration_entries(self.model.calibration),
-            **codec.calibrated_forest_entries(self.run, self.model.forest),
-            key("n_releases"): self.n_releases,
-            key("tries"): self.tries,
+            **sent(
+                n_releases=self.n_releases, tries=self.tries, group=self.group or None
+            ),
         }
-        if self.group:
-            config[key("group")] = self.group
+        if self.model.forest is not None:
+            config |= codec.forest_entries(self.run, self.model.forest.trees)
+            last = self.model.forest.calibration
+            config |= codec.calibration_entries(last, "forest_calibration")
         if self.products is not None:
             config[key("products")] = True
         if self.folds:
@@ -223,7 +225,13 @@ class EvaluationRequest(RunRequest[Tables]):
     ) -> EvaluationRequest:
         run = announced_run(config, options)
         n_releases = config["n_releases"]
-        forest, arrays = codec.announced_calibrated_forest(config, run, arrays, options)
+        trees, arrays = codec.announced_forest(config, run, arrays, options)
+        last = codec.announced_calibration(config, run.n_classes, "forest_calibration")
+        if (trees is None) != (last is None):
+            raise PayloadError(key("trees"), "trees with a calibration", "one alone")
+        forest = None
+        if trees is not None and last is not None:
+            forest = CalibratedForest(trees, last)
         n_folds = 0
         if config.get("folds"):
             n_folds = N_FOLDS
@@ -297,13 +305,12 @@ class EvaluationRequest(RunRequest[Tables]):
             answer = Answer(
                 metrics={REFUSED: reason_of("the evaluation", shown, view.hides)}
             )
-        if answer.arrays and not answer.n_examples:
-            answer = Answer()
-        if answer.arrays:
+        if answer.n_examples:
             n_right = float(np.trace(answer.arrays[0]))
             answer.metrics["accuracy"] = n_right / answer.n_examples
-        levels_of = partial(own_levels, self.model, self.folds)
-        reason = keep(view, self.run, self.model, levels_of)
+        elif answer.arrays:
+            answer = Answer()
+        reason = keep(view, self.run, UnseenScoring(self.model, self.folds))
         if reason:
             answer.metrics[UNKEPT] = reason
         return answer
@@ -313,16 +320,14 @@ class EvaluationRequest(RunRequest[Tables]):
 
         The second matrix is of zeros without a class prior of the party's own.
         """
-        levels_of = partial(own_levels, self.model, self.folds)
-        mine, has_own, batches = tried(view, self.run, self.model, levels_of)
+        unseen = UnseenScoring(self.model, self.folds)
+        mine, has_own, batches = tried(view, self.run, unseen)
         run = self.run
         n_classes = run.n_classes
         names = subgroup_names(run.feature_names, self.group)
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
-        paired = np.zeros((2, 2), np.int64)
-        sets = np.zeros(set_field(self.model, 0).shape, np.int64)
-        fields = score_fields(n_classes, len(names), 0, 0)
-        tables = [np.zeros(field.shape, np.int64) for field in fields]
+        nothing = self.of_parts(self.layout.zeros(), 0)
+        _, _, _, paired, sets, *tables = nothing.tables
         groups = by_group(tables)
         site = None
         for X, true, scores in batches:
@@ -360,7 +365,7 @@ class EvaluationRequest(RunRequest[Tables]):
             paired[:] = 0
         sets = shown_sets(sets, least)
         results = _results(matrices[0], matrices[1], paired, sets, told)
-        metrics: dict[str, Scalar] = {}
+        metrics: Scalars = {}
         if site is not None and site.taken_out and not self.is_summed:
             metrics[_TAKEN_OUT] = site.taken_out
         return Measured(results, int(matrices[0].sum()), metrics=metrics)
@@ -417,12 +422,12 @@ class EvaluationTally(AnnouncedTally[Tables]):
         groups = by_group(scores)
         if not groups:
             return
-        check_all(groups[HELD_OUT], matrix, np.trace(matrix))
+        check_held_out(groups[HELD_OUT], matrix, np.trace(matrix))
         for pair in groups[HELD_OUT + 1 : WITHOUT]:
-            check_some(pair, matrix)
+            check_held_out(pair, matrix)
         check_sums(groups[WITHOUT])
         n_right = paired.sum(axis=1)[0]
-        check_all(groups[ALONE], matrix, paired.sum(axis=0)[0])
+        check_held_out(groups[ALONE], matrix, paired.sum(axis=0)[0])
         tried_alone = n_samples(groups[ALONE]), np.trace(matrix)
         if paired.any() and (paired.sum(), n_right) != tried_alone:
             raise PayloadError("paired", "the samples tried alone", "others")
@@ -440,12 +445,10 @@ class EvaluationTally(AnnouncedTally[Tables]):
         statistic = super().read(arrays, reply, member)
         if statistic is None or self.digests is None:
             return statistic
-        if self.digests.allow(reply.metrics.get(_TAKEN_OUT), member):
-            return statistic
-        tables = [*statistic.tables]
-        for table in tables[FIRST_SCORES:][2 * WITHOUT : 2 * ALONE]:
-            table[:] = 0
-        return Tables(tuple(tables))
+        if not self.digests.allow(reply.metrics.get(_TAKEN_OUT), member):
+            for table in statistic.tables[FIRST_SCORES:][2 * WITHOUT : 2 * ALONE]:
+                table[:] = 0
+        return statistic
 
 
 @register

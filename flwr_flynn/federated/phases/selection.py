@@ -34,7 +34,15 @@ from flwr_flynn.federated.phase import (
     Section,
     members_of,
 )
-from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key, refusing
+from flwr_flynn.federated.protocol import (
+    TRAIN,
+    Config,
+    Entry,
+    Scalars,
+    key,
+    refusing,
+    sent,
+)
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
 from flwr_flynn.federated.run_spec import RUN_ENTRIES
@@ -56,7 +64,7 @@ from flwr_flynn.model.selection import (
     leave_one_out_tables,
     pairs_of,
 )
-from flwr_flynn.model.subsample import N_LEFT_OUT, subsample_mask
+from flwr_flynn.model.subsample import subsample_mask
 
 _MAX_CANDIDATES = 64  # scorings of a spec
 _CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"
@@ -82,9 +90,9 @@ class SelectionRequest(RunRequest[Tables]):
     entries = RUN_ENTRIES | {"candidates": Entry(str, _MOST_CHARS)}
     n_arrays = 2 * MAX_SPECS
 
-    def to_config(self) -> dict[str, Scalar]:
-        pairs = json.dumps(pairs_of(self.candidates))
-        return {**super().to_config(), key("candidates"): pairs}
+    def to_config(self) -> Scalars:
+        candidates = json.dumps(pairs_of(self.candidates))
+        return super().to_config() | sent(candidates=candidates)
 
     def arrays(self) -> list[Array]:
         return codec.encode(*self.totals.parts)
@@ -99,9 +107,7 @@ class SelectionRequest(RunRequest[Tables]):
 
     def measured(self, view: View) -> Measured[Tables]:
         X, codes = view.samples_of(self.run)
-        subsample = subsample_mask(
-            X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT
-        )
+        subsample = subsample_mask(X, codes, self.totals.parts[0].n_per_class)
         n_examples = len(codes)
         if not subsample.all():
             chosen = X[subsample]

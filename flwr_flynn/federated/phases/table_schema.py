@@ -9,7 +9,6 @@ floor, `min_examples`. It tells the names and the kinds of all its columns.
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import FLOOR_OF_SITE, PartyOptions, SiteSetting
@@ -31,10 +31,10 @@ from flwr_flynn.federated.protocol import (
     TRAIN,
     Config,
     Entry,
-    Scalar,
+    Scalars,
     from_json,
-    key,
     refusing,
+    sent,
 )
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
@@ -58,8 +58,6 @@ from flwr_flynn.tables.remarks import (
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import KINDS, Table, form_of
 from flwr_flynn.tables.table_summary import TableCounter, TableSummary
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
@@ -87,8 +85,8 @@ class SchemaRequest(Request[TableSummary]):
 
     entries = _ENTRIES
 
-    def to_config(self) -> dict[str, Scalar]:
-        return {key("classes"): json.dumps(self.classes)}
+    def to_config(self) -> Scalars:
+        return sent(classes=json.dumps(self.classes))
 
     @classmethod
     def from_config(

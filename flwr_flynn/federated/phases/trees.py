@@ -46,10 +46,16 @@ from flwr_flynn.federated.phases import calibration
 from flwr_flynn.federated.phases.calibration import (
     CalibrationRequest,
     UnseenRequest,
-    announced_fields,
     request_of,
 )
-from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key
+from flwr_flynn.federated.protocol import (
+    TRAIN,
+    Config,
+    Entry,
+    Scalars,
+    key,
+    sent,
+)
 from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import Measured, register
 from flwr_flynn.federated.tally import Tally
@@ -68,7 +74,7 @@ from flwr_flynn.model.growth import (
     sum_shapes,
 )
 from flwr_flynn.model.scoring import MAX_LOSS
-from flwr_flynn.model.selection import calibrated_unseen_scores
+from flwr_flynn.model.selection import UnseenScoring
 
 _SCORE_BYTES = 32  # of a score of a sample, while it is made
 _CONTENT = (
@@ -96,8 +102,8 @@ class TreesRequest(UnseenRequest[ForestSums]):
     n_arrays = UnseenRequest.n_arrays + 1
     consent = "products"
 
-    def to_config(self) -> dict[str, Scalar]:
-        return {**super().to_config(), key("level"): self.growth.level}
+    def to_config(self) -> Scalars:
+        return super().to_config() | sent(level=self.growth.level)
 
     def arrays(self) -> list[Array]:
         return [pack_numbers(self.growth.gains), *super().arrays()]
@@ -107,35 +113,27 @@ class TreesRequest(UnseenRequest[ForestSums]):
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> TreesRequest:
         check_packed(arrays[:1], "gains")
-        fields = announced_fields(config, arrays[1:], options)
-        trees = fields["trees"]
+        base = CalibrationRequest.from_config(config, arrays[1:], options)
+        trees = base.trees
         if trees is None:
             raise PayloadError(key("trees"), "the forest so far", "none")
         n_columns = len(trees.basis.columns)
         gains = unpack_numbers(arrays[0], n_columns, LARGEST_GAINS)
         if len(gains) != n_columns:
             raise PayloadError("gains", f"those of {n_columns} columns", len(gains))
-        seed = fields["run"].spec.seed
-        growth = Growth(trees, seed, gains, config["level"])
-        return cls(**fields, growth=growth)
+        growth = Growth(trees, base.run.spec.seed, gains, config["level"])
+        return cls(**vars(base), growth=growth)
 
     def measured(self, view: View) -> Measured[ForestSums]:
         X, codes = view.samples_of(self.run)
         n_scores = len(codes) * self.run.n_classes
         view.options.check_memory(_SCORE_BYTES * n_scores, "scores for trees", False)
         n_jobs = view.options.n_jobs
+        unseen = UnseenScoring(self.model, self.linear, n_jobs)
         linear = [scoring.sha256() for scoring in self.linear]
         scores = view.loader.made(
             (self.features, self.model.sha256(), self.calibration, linear),
-            partial(
-                calibrated_unseen_scores,
-                self.model,
-                self.calibration,
-                self.linear,
-                X,
-                codes,
-                n_jobs,
-            ),
+            partial(unseen.calibrated, self.calibration, X, codes),
         )
         terms = ClassTerms.of(self.model.members[0].counts, self.run.class_weight)
         sums = forest_sums(self.growth, X, codes, scores, terms, n_jobs)

@@ -83,6 +83,7 @@ def count(
         rows,
         [hasher],
         classes,
+        (),
         memory=256 * n_rows * max(X.shape[1], hasher.hash_nnz, len(classes)),
         of=hasher.active,
     ):

@@ -128,7 +128,7 @@ def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(
     result = steps.run.state.results["columns"]
     assert result.histograms.n_examples == 0
     assert result.fallback_reason == "no party sent the histograms of any sample"
-    assert len(steps.run.state.absent("columns")) == n_missing
+    assert len(steps.run.state.missing["columns"]) == n_missing
     specs = HashPlan(4, 3, 120, None, hash_dim=128).specs()
     assert steps.run.state.run_spec.specs == specs
     members = steps.rounds().model.model_.members

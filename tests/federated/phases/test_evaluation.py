@@ -168,7 +168,7 @@ def test_confusion_matrices_of_both_models_are_added_up():
             reply, *matrices.get(reply.cid, (None, None))
         ),
     )
-    assert outcome.missing == steps.run.state.absent("evaluation") == {}
+    assert outcome.missing == steps.run.state.missing["evaluation"] == {}
     figures = steps.run.state.results["evaluation"].figures
     total = np.array(shared) + BAD
     mine = np.array(own) + BAD
@@ -191,7 +191,7 @@ def test_an_evaluation_without_samples_reports_nothing():
     steps.step(EVALUATE, spoil=lambda reply: with_matrices(reply, None, None))
     evaluation = steps.run.state.results["evaluation"]
     assert evaluation.figures is None
-    assert steps.run.state.absent("evaluation") == {}
+    assert steps.run.state.missing["evaluation"] == {}
 
 
 def test_figures_that_nobody_asked_for_are_not_looked_at():
@@ -216,7 +216,7 @@ def test_who_could_not_keep_the_model_is_told():
     steps.step(EVALUATE, spoil=spoil)
     evaluation = steps.run.state.results["evaluation"]
     assert evaluation.unkept == {"party-0": "disk full", "party-1": "no reason given"}
-    assert steps.run.state.absent("evaluation") == {}
+    assert steps.run.state.missing["evaluation"] == {}
 
 
 # ---- the parties' class prior

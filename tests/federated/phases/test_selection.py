@@ -70,7 +70,7 @@ def test_the_selection_of_a_split_is_the_pooled_one(spec):
     assert selection.accuracy == max(map(max, selection.accuracies))
     assert selection.parties == 4
     assert selection.examples == 120
-    assert run.state.absent("selection") == {}
+    assert run.state.missing["selection"] == {}
 
 
 def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in():
