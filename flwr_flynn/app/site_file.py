@@ -164,16 +164,18 @@ class SiteSettings(Settings):
             )
             raise self.refused("convert", expected, listed(wrong))
         missing = []
+        accepted = {form_of(as_name(name)) for name in self.names("accept")}
         for _, own, common in self.entries_of("rename"):
             unit = unit_in(as_name(own))
-            if unit and unit_in(as_name(common)) not in ("", unit):
-                of_column = scales.get(as_name(common), {})
-                if unit in of_column:
-                    of_column.setdefault("", of_column[unit])
-                else:
-                    missing.append(f"{common}:{unit}*...")
+            of_column = scales.get(as_name(common), {})
+            if unit in of_column:
+                of_column.setdefault("", of_column[unit])
+            elif unit != unit_in(as_name(common)) and form_of(common) not in accepted:
+                missing.append(f"{common}:{unit}*...")
         if missing:
-            expected = "a factor where a renamed column has another unit"
+            expected = (
+                "a factor, or accept, where a renamed column has a unit, or another one"
+            )
             raise self.refused("convert", expected, f"none: {listed(missing)}")
         return scales
 

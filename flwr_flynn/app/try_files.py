@@ -48,7 +48,7 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
-from flwr_flynn.app.site_file import site_toml
+from flwr_flynn.app.site_file import site_settings, site_toml
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
 from flwr_flynn.federated.labels import codebook, form, meaning
 from flwr_flynn.federated.protocol import PHASE
@@ -390,6 +390,8 @@ class Site:
         A setting behind a colon is one of this party.
         """
         settings = []
+        own = [mend for mend in mends if mend.startswith(":")]
+        self.remarks.append(Remark("", fault, own))
         for mend in filter(None, mends):
             party = self.raw["party-id"] if mend.startswith(":") else ""
             settings.append(f"--set {quoted(f'{party}{mend}')}")
@@ -400,6 +402,11 @@ class Site:
 
     def head(self) -> None:
         """Read the settings, and the names of the columns."""
+        if "site" in self.raw:
+            replaced = self.raw.keys() & site_settings(self.raw["site"]).keys()
+            if replaced:
+                keys = listed(sorted(replaced))
+                say(f"{self.name}: {keys} of {self.raw['site']} are replaced")
         self.node = NodeConfig.parse(self.raw)
         self.columns = columns_of(existing(self.path), reading_of(self.node)) or []
 
@@ -432,8 +439,9 @@ class Site:
         if self.is_sound:
             self.counter = counter_of_file(file, self.node.min_examples)
             print_table(lines_of(self.counter.everything))
-            self.remarks += of_table(self.counter.everything)[:MOST]
-            for remark in self.remarks:
+            remarks = of_table(self.counter.everything)[:MOST]
+            self.remarks += remarks
+            for remark in remarks:
                 say(f"NOTICED: {self.name}: {remark.text(self.raw['party-id'])}")
 
     def _note_label(self, label: str, own: list[str]) -> None:
@@ -528,6 +536,8 @@ def _compare_labels(
     usual = [*map(str, classes)]
     if not classes:
         usual = _usual_labels(sites)
+    n_usual = sum(sorted(site.labels) == usual for site in sites)
+    are_two = n_usual > 1 and len(usual) == 2 and not is_split
     for site in sites:
         where = "the classes"
         odd = sorted(label for label in site.labels if book.code(label) < 0)
@@ -549,6 +559,17 @@ def _compare_labels(
             # The others are asked to take the labels of most files.
             if classes or usual != odd:
                 site.note(fault, f":label-map={_map_of(odd, usual)}")
+            continue
+        n_rows = max(site.labels[label] for label in odd)
+        label = as_name(site.node.label or "label")
+        is_accepted = label in site.node.names("accept")
+        if are_two and n_rows >= _FEW_ROWS and not is_accepted:
+            # Of two that others share one is another code here, or none is known.
+            own = odd
+            if len(site.labels) == len(usual):
+                own = sorted(site.labels)
+            mends = (f":label-map={_map_of(own, ())}", f":accept={named(label)}")
+            site.note(fault, *mends)
         else:
             say(f"{site.name}: note: {fault}")
 

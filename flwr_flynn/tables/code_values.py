@@ -93,11 +93,13 @@ def _is_far(code: float, n: int, rest: Array, is_date: bool) -> bool:
     width = most - least
     if is_date:
         return bool(distance > max(width, 3650))
+    n_different = len(np.unique(rest[:1000]))
     if not code:
-        return False
+        # Often 0 is the least of all values, which begin near it, or means none.
+        usual = float(np.ptp(np.quantile(rest, [0.25, 0.75])))
+        return n_different > 9 and 3 * n < len(rest) and bool(least > usual)
     is_nines = _NINES.fullmatch(f"{code:.15g}") is not None
     is_usual = is_nines or code in _SIBLINGS
-    n_different = len(np.unique(rest[:1000]))
     if is_usual and code < 0 <= least:
         # Two or three codes of a category may be negative: -1, 0, 1.
         return n_different > 3 or (n_different > 1 and code < -5)

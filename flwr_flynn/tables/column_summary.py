@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 
-from flwr_flynn._types import Array, Integers
+from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.cells import missing
 from flwr_flynn.tables.code_values import codes_among_dates, missing_codes
@@ -25,18 +27,22 @@ from flwr_flynn.tables.table import KINDS
 from flwr_flynn.tables.texts import CONVERTED, as_level, is_unit
 
 LEFT_OUT = PERSONAL | {
-    "outcome": "there, or missing, in rows of one class alone, as what follows from it"
+    "outcome": "there, or missing, as one class is, which what follows from it would be"
 }
 """Kinds of columns that are features where a site keeps them alone."""
 
 MOST_ROWS = 2**53
 _MOST_UNITS = 10  # of a column
 
-# Rows, their share with one label, and the share of it in all rows at most, of a column
-# that is filled when the label is known.
-_MANY = 30
+# Share of rows with one label, the share of it in all rows at most, and what chance
+# makes of as many, for a column that is filled when the label is known.
 _ONE_LABEL = 0.98
 _USUAL = 0.8
+_BY_CHANCE = 1e-6
+
+_APART = 0.7  # between the shares of gaps of a label and of the others
+_SEPARATE = 0.995  # AUROC of one column alone
+_FEW = 20  # rows of a label, and different texts
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class ColumnSummary:
     units, codes : mapping of str to int
         Rows with each unit, "" for none, and with each value that is far outside all
         others.
+    is_telling : bool
+        True for one that tells the labels apart by itself; this stays at its site.
     """
 
     n_rows: int
@@ -66,6 +74,7 @@ class ColumnSummary:
     levels: Mapping[str, int] = field(default_factory=dict)
     units: Mapping[str, int] = field(default_factory=dict)
     codes: Mapping[str, int] = field(default_factory=dict)
+    is_telling: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         sizes = {"n_rows": self.n_rows, "gaps": self.gaps}
@@ -108,14 +117,15 @@ class ColumnSummary:
             raise SchemaError("summary rows", f"at most {self.n_rows}", n_known)
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
+        added = {
+            name: _added(getattr(self, name), getattr(other, name))
+            for name in ("rows", "levels", "units", "codes")
+        }
         return ColumnSummary(
             self.n_rows + other.n_rows,
-            _added(self.rows, other.rows),
-            self.gaps + other.gaps,
-            *(
-                _added(getattr(self, name), getattr(other, name))
-                for name in ("levels", "units", "codes")
-            ),
+            gaps=self.gaps + other.gaps,
+            is_telling=self.is_telling or other.is_telling,
+            **added,
         )
 
     @property
@@ -132,15 +142,12 @@ class ColumnSummary:
 def summary_of(
     values: Array,
     kind: str,
-    others: Sequence[Array] = (),
     units: Mapping[str, int] | None = None,
     is_kept: bool = False,
-    name: str = "",
 ) -> ColumnSummary:
     """The summary of one column of a kind, with all its levels.
 
-    `others` are labels and texts of its rows, see `are_ids`, `units` have their rows.
-    One that `is_kept` is of no kind that may name persons.
+    `units` have their rows. One that `is_kept` is of no kind that may name persons.
     """
     n = len(values)
     if kind == "category":
@@ -152,9 +159,6 @@ def summary_of(
     known = values[~is_gap]
     if kind == "number":
         known = known.astype(np.float64, copy=False)
-    others = [labels[~is_gap] for labels in others]
-    if kind == "number" and not is_kept and are_ids(known, others, name):
-        return ColumnSummary(n, {"id": n}, n_gaps)
     if units is not None and not units:  # accepted as it is
         return ColumnSummary(n, {kind: n}, n_gaps)
     if units is None and kind == "number":
@@ -192,19 +196,79 @@ def _summary_of_texts(
     return ColumnSummary(n, {kind: n}, n_gaps, named, units, codes)
 
 
-def tells_label(values: Array, codes: Integers) -> bool:
-    """True for gaps, or values, in many rows that nearly all have one label, which is
-    that of fewer of all rows.
+class RowFacts(NamedTuple):
+    """What is known of the rows of a table beside a column.
+
+    Parameters
+    ----------
+    labels : ndarray of integers, optional
+        Code of the label of each row.
+    texts : sequence of ndarray
+        Columns of few different texts.
+    firsts : ndarray of bool or slice
+        The first row of each id; all without ids.
     """
-    is_gap = missing(values)
-    shares = np.bincount(codes, minlength=1) / max(len(codes), 1)
+
+    labels: Integers | None = None
+    texts: Sequence[Array] = ()
+    firsts: Mask | slice = slice(None)
+
+
+def odd_kind(name: str, values: Array, kind: str, facts: RowFacts) -> str:
+    """The kind in `LEFT_OUT` that a column is of by its rows, "" for none."""
+    if kind == "number":
+        own = values[facts.firsts]
+        is_known = ~missing(own)
+        others = [text[facts.firsts][is_known] for text in facts.texts]
+        if facts.labels is not None:
+            others.append(facts.labels[facts.firsts][is_known])
+        if are_ids(own[is_known].astype(np.float64), others, name):
+            return "id"
+    if facts.labels is not None and tells_label(missing(values), facts.labels):
+        return "outcome"
+    return ""
+
+
+def tells_label(is_gap: Mask, codes: Integers) -> bool:
+    """True where gaps, or values, are nearly all of one label that is rare elsewhere, or
+    nearly all of one label have values, and few others, or the reverse.
+    """
+    n = np.bincount(codes, minlength=1)
+    shares = n / max(len(codes), 1)
     for own in (codes[is_gap], codes[~is_gap]):
-        n_rows = np.bincount(own, minlength=1)
-        label = n_rows.argmax()
-        is_one = n_rows[label] >= _ONE_LABEL * len(own)
-        if len(own) >= _MANY and is_one and shares[label] < _USUAL:
+        n_own = np.bincount(own, minlength=1)
+        label = n_own.argmax()
+        is_one = n_own[label] >= _ONE_LABEL * len(own) > 0
+        chance = shares[label] ** len(own)
+        if is_one and shares[label] < _USUAL and chance < _BY_CHANCE:
             return True
-    return False
+    n_gaps = np.bincount(codes[is_gap], minlength=len(n))
+    rest = len(codes) - n
+    are_many = np.minimum(n, rest) >= _FEW
+    here = n_gaps / np.maximum(n, 1)
+    elsewhere = (n_gaps.sum() - n_gaps) / np.maximum(rest, 1)
+    return bool((are_many & (np.abs(here - elsewhere) > _APART)).any())
+
+
+def separates(values: Array, kind: str, facts: RowFacts) -> bool:
+    """True for a column that tells two labels apart, nearly without an error."""
+    if facts.labels is None:
+        return False
+    is_known = ~missing(values)
+    labels = facts.labels[is_known]
+    n = np.bincount(labels, minlength=2)
+    if len(n) != 2 or n.min() < _FEW:
+        return False
+    scores = values[is_known]
+    if kind == "category":
+        levels, scores = np.unique(scores.astype(str), return_inverse=True)
+        if len(levels) > _FEW:
+            return False
+        of_second = np.bincount(scores, labels)
+        scores = (of_second / np.bincount(scores))[scores]
+    ranks = rankdata(scores.astype(np.float64))
+    auroc = (ranks[labels == 1].sum() - n[1] * (n[1] + 1) / 2) / n.prod()
+    return bool(max(auroc, 1 - auroc) > _SEPARATE)
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

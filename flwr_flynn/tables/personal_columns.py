@@ -36,9 +36,9 @@ _PAIRED = (0.2, 1.3)
 
 # Names of ids, of whoever has them.
 _ID_NAME = re.compile(
-    r"(?:patient|subject|person|participant)s?"
+    r"(?:pat|patient|subject|person|participant)s?|case|fall|nr|no|number|nummer"
     r"|(?:.*[\W_])?(?:id|pid|mrn|ssn|plz|zip|zipcode|post(?:al)?[\W_]?code|phone)"
-    r"|(?:.*[\W_])?(?:patient|subject|person|participant|case|fall|visit|encounter"
+    r"|(?:.*[\W_])?(?:pat|patient|subject|person|participant|case|fall|visit|encounter"
     r"|admission|stay|hospital|record|sample|study|account|member|customer)"
     r"(?:en|s)?[\W_]*(?:id|nr|no|num|number|nummer|key|code)"
 )

@@ -28,6 +28,7 @@ from flwr_flynn.tables.cells import (
     Scale,
     level_of,
     missing,
+    text_of,
 )
 from flwr_flynn.tables.texts import (
     DATE_FORMATS,
@@ -163,7 +164,7 @@ class RawColumn:
             return ""
         if self.wanted is not None:
             return self.wanted
-        if self.typed == "levels" or self.words:
+        if self.typed == "levels" or self._makes_words:
             return "category"
         if self.typed not in (None, "category"):
             return self.typed
@@ -175,6 +176,15 @@ class RawColumn:
         if are_numbers:
             return "number"
         return "category"
+
+    @property
+    def _makes_words(self) -> bool:
+        """True where a text stands for one that is neither a number nor a gap."""
+        commons = filter(None, (self.words or {}).values())
+        return any(
+            number_of(common)[0] is None and not self._is_gap(common)
+            for common in commons
+        )
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -227,6 +237,8 @@ class RawColumn:
     def add(self, values: Raw) -> None:
         """Look at more rows."""
         self.n += len(values)
+        if isinstance(values, np.ndarray) and self.words is not None:
+            values = [*map(text_of, values)]
         if isinstance(values, np.ndarray):
             cells = values
             values = self.gap_cells.blanked(cells, self.decimal)

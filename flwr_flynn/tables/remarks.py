@@ -42,6 +42,7 @@ class Remark:
     Parameters
     ----------
     column : str
+        "" for a remark on a file.
     what : str
         It has no value of a few rows.
     settings : sequence of str
@@ -69,7 +70,9 @@ class Remark:
 
     def described(self) -> str:
         """Column, and what looks wrong with it, in a line."""
-        line = f"column {self.column[:60]!r}: {self.what}"
+        line = self.what
+        if self.column:
+            line = f"column {self.column[:60]!r}: {line}"
         if self.n_rows:
             line += f", in {self.n_rows} rows"
         return line
@@ -137,10 +140,15 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
         elif kind == "text":
             settings.append(f":held-out-key={name}")
         yield Remark(name, f"{LEFT_OUT[kind]}: left out", settings)
+    if summary.is_telling:
+        text = "tells the two classes apart by itself; is it known before the outcome?"
+        yield Remark(name, text, [f":ignore={own}", f":keep={own}"])
     if summary.codes:
         codes = ",".join(summary.codes)
         text = f"{codes} is far outside all others, as codes of missing values are"
         settings = [f":gap-texts={codes}", f":accept={own}"]
+        if "0" in summary.codes:  # which may be a value of other columns
+            settings[0] = _synonyms(name, [(code, "NA") for code in summary.codes])
         yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
 
 
@@ -265,7 +273,7 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
         if "..." in dict(pairs).values():
             # They may be 1 and 2 as well.
             usual = _common(summaries, parties)
-            pairs = [("A NUMBER", usual[0]), ("ANOTHER", usual[-1])]
+            pairs = [*zip(("A NUMBER", "ANOTHER"), usual, strict=False)]
         for party in numbers:
             text = "numbers, where others have texts"
             yield Remark(name, text, [_synonyms(name, pairs)], [party])

@@ -9,6 +9,7 @@ so that an empty one is a gap.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from flwr_flynn.tables.cells import (
     text_of,
 )
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
-from flwr_flynn.tables.texts import BESIDE, CONVERTED, as_name
+from flwr_flynn.tables.texts import BESIDE, CONVERTED, as_name, unit_form
 
 KINDS = ("number", "category", "date")
 
@@ -320,10 +321,14 @@ def places(
 
 
 def form_of(name: str) -> str:
-    """A name without what people write differently: capitals, blanks and forms of
-    Unicode.
+    """A name without what people write differently: capitals, blanks, forms of Unicode
+    and of a unit behind it.
     """
-    return "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    name = unicodedata.normalize("NFKC", name)
+    unit = re.search(r"[\[(]([^\[\]()]+)[\])]$", name)
+    if unit is not None:
+        name = f"{name[: unit.start()]}({unit_form(unit[1])})"
+    return "".join(name.casefold().split())
 
 
 def _check_different(names: Sequence[str]) -> None:

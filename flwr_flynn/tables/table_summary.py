@@ -21,13 +21,15 @@ from flwr_flynn.tables.code_values import code_texts
 from flwr_flynn.tables.column_encoding import MOST_LEVELS
 from flwr_flynn.tables.column_summary import (
     ColumnSummary,
+    RowFacts,
     _is_number,
     floored,
+    odd_kind,
+    separates,
     summary_of,
-    tells_label,
 )
 from flwr_flynn.tables.schema import MOST_COLUMNS
-from flwr_flynn.tables.table import KINDS, Table, form_of
+from flwr_flynn.tables.table import Table, form_of
 from flwr_flynn.tables.texts import BESIDE, as_name, is_beside
 
 
@@ -171,6 +173,26 @@ _MOST_TEXTS = 2**20
 dropped."""
 
 
+def _row_facts(table: Table, ids: Sequence[bytes] | None, y: Array | None) -> RowFacts:
+    """What is known of the rows of a table, with their ids and labels."""
+    facts = RowFacts(
+        texts=[
+            values
+            for values, kind in zip(table.columns, table.kinds, strict=True)
+            if kind == "category" and len({*values.tolist()}) <= _FEW_TEXTS
+        ]
+    )
+    if y is not None:
+        codes = np.unique(y.astype(str), return_inverse=True)[1]
+        facts = facts._replace(labels=codes)
+    if ids is not None:
+        firsts = np.zeros(len(table), np.bool_)
+        index_of = {key: index for index, key in enumerate(ids)}
+        firsts[[*index_of.values()]] = True
+        facts = facts._replace(firsts=firsts)
+    return facts
+
+
 class TableCounter:
     """Kinds, gaps and levels of tables that come some rows at a time.
 
@@ -199,30 +221,24 @@ class TableCounter:
     ) -> None:
         """Add the rows of a table, with their ids and labels."""
         columns = {}
-        others = [
-            values
-            for values, kind in zip(table.columns, table.kinds, strict=True)
-            if kind == "category" and len({*values.tolist()}) <= _FEW_TEXTS
-        ]
+        facts = _row_facts(table, ids, y)
         parts = {name for name in table.names if is_beside(name, table.names)}
         parts |= {name.removesuffix(BESIDE) for name in parts}
-        label_codes = None
-        if y is not None:
-            label_codes = np.unique(y.astype(str), return_inverse=True)[1]
-            others.append(label_codes)
         for name, values, kind in zip(
             table.names, table.columns, table.kinds, strict=True
         ):
             units = table.units.get(name)
             is_kept = form_of(name) in self._keep
-            summary = summary_of(values, kind, others, units, is_kept, name)
-            is_feature = summary.kind in KINDS and not is_kept and name not in parts
-            if (
-                is_feature
-                and label_codes is not None
-                and tells_label(values, label_codes)
-            ):
-                summary = ColumnSummary(len(values), {"outcome": len(values)})
+            odd = ""
+            if not is_kept and name not in parts:
+                odd = odd_kind(name, values, kind, facts)
+            if odd:
+                n_gaps = int(missing(values).sum())
+                summary = ColumnSummary(len(values), {odd: len(values)}, n_gaps)
+            else:
+                summary = summary_of(values, kind, units, is_kept)
+                is_telling = not is_kept and separates(values, kind, facts)
+                summary = replace(summary, is_telling=is_telling)
             columns[name] = summary
             if ids is None:
                 continue

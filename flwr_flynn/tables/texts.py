@@ -57,7 +57,9 @@ _SPACED = re.compile(
 _CODE = re.compile("[0-9]+E[0-9]+|0+e[0-9]+")
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
-_UNIT_IN_NAME = re.compile(r"[\[(]([^\[\]()]+)[\])]$|[ _]([^\W\d_]{2,})$")
+_UNIT_IN_NAME = re.compile(
+    r"[\[(]([^\[\]()]+)[\])]$|[ _]([^\W\d_]+_[^\W\d_]+|[^\W\d_]{2,}|[cf])$"
+)
 _PRINTED = re.compile(
     r"-?(?:(?:0|[1-9][0-9]{0,15})\.0|[1-9](?:\.[0-9]+)?e\+[0-9]{2,3})"
 )
@@ -80,7 +82,7 @@ _UNITS = frozenset(_UNITS_TEXT.split())
 """Parts of units, in small letters."""
 
 _SAME_TEXT = (
-    "y year years yr yrs jahre, mo month months, w week weeks wk, d day days, "
+    "% percent pct, y year years yr yrs jahre, mo month months, w week weeks wk, d day days, "
     "h hour hours hr hrs, min mins minutes, in inch inches, lb lbs, ug mcg"
 )
 _SHORTEST = {
@@ -264,17 +266,21 @@ def is_unit(unit: str) -> bool:
 def unit_in(name: str) -> str:
     """The unit in the name of a column, as `unit_form` has it, "" for none.
 
-    >>> unit_in("HbA1c (mmol/mol)"), unit_in("weight_kg"), unit_in("score (0-10)")
-    ('mmol/mol', 'kg', '')
+    >>> unit_in("HbA1c (mmol/mol)"), unit_in("body_weight_kg"), unit_in("urea_mg_dl")
+    ('mmol/mol', 'kg', 'mg/dl')
+    >>> unit_in("hba1c_percent"), unit_in("score (0-10)"), unit_in("heart_rate")
+    ('%', '', '')
     """
     match = _UNIT_IN_NAME.search(name)
     if match is None:
         return ""
-    unit = unit_form(match[1] or match[2])
-    has_sign = re.search(r"[^\W\d_]|[%‰°]", unit)
-    if has_sign is None or not is_unit(unit):
-        return ""
-    return unit
+    text = match[1] or match[2]
+    # In names without brackets a line stands for a slash.
+    for part in (text.replace("_", "/"), text.rpartition("_")[2]):
+        unit = unit_form(part)
+        if is_unit(unit) and re.search(r"[^\W\d_]|[%‰°]", unit):
+            return unit
+    return ""
 
 
 def unit_form(unit: str) -> str:

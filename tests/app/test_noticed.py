@@ -269,8 +269,25 @@ def test_a_misspelt_label_of_some_rows_is_refused_with_the_nearest(capsys):
     assert "--set c:label-map=yess=yes or" in lines[-1]
     code, _, report = tried(capsys, "c:label-map=yess=yes", change=few)
     assert (code, report["classes"]) == (0, ["no", "yes"])
-    code, _, report = tried(capsys, change=misspelt)  # a class of many rows is one
+    code, lines, _ = tried(capsys, change=misspelt)  # a class of many rows
+    assert code == 1
+    assert "--set c:label-map=yess=... or --set c:accept=label" in lines[-1]
+    code, _, report = tried(capsys, "c:accept=label", change=misspelt)
     assert (code, report["classes"]) == (0, ["no", "yes", "yess"])
+
+
+def test_two_labels_of_which_the_others_share_one_are_refused(capsys):
+    codes = {"no": "1", "yes": "2"}
+
+    def coded(add: int) -> Change:
+        return lambda _, row: row | {"label": int(codes[row["label"]]) + add}
+
+    everywhere(coded(-1))
+    code, lines, _ = tried(capsys, change=coded(0))
+    assert code == 1
+    assert "--set c:label-map=1=...,2=... or" in lines[-1]
+    code, _, report = tried(capsys, "c:label-map=1=0,2=1", change=coded(0))
+    assert (code, report["classes"]) == (0, [0, 1])
 
 
 def test_columns_of_other_names_are_named_with_the_nearest(capsys):

@@ -237,9 +237,16 @@ def test_a_number_is_converted_as_its_unit_says(cell, convert, value):
         ("HbA1c (mmol/mol)", "HbA1c (%)", "HbA1c (%):mmol/mol*2,HbA1c (%):*3", 144.0),
         ("weight_lb", "weight_kg", "", None),
         ("weight [lb]", "weight_kg", "weight_kg:lb*0.5", 24.0),
-        ("weight", "weight_kg", "", 48.0),
+        ("weight", "weight_kg", "", None),
+        ("weight", "weight_kg", "weight_kg:*1", 48.0),
+        ("weight [lb]", "weight", "", None),
+        ("weight [lb]", "weight", "weight:lb*0.5", 24.0),
+        ("crea_mg_dl", "crea_umol_l", "", None),
+        ("crea_mg_dl", "crea_umol_l", "crea_umol_l:mg/dl*88.4", 4243.2),
+        ("temp_f", "temp_c", "", None),
         ("Gewicht (kg)", "weight_kg", "", 48.0),
-        ("score (0-10)", "score (%)", "", 48.0),
+        ("score (0-10)", "score (%)", "", None),
+        ("score (0-10)", "score (1-5)", "", 48.0),
     ],
 )
 def test_a_column_of_another_unit_is_renamed_with_a_factor_alone(
@@ -472,7 +479,7 @@ def test_drafts_of_sites_make_the_same_model_again(folder, capsys):
     # Each example of a comment is one.
     shown = re.sub(r"^# ([a-z-]+ = )", r"\1", texts["basel.toml"], flags=re.MULTILINE)
     written(Path("examples.toml"), re.sub('^gap-texts = "-9"$', "", shown, flags=re.M))
-    assert site(site="examples.toml").names("ignore") == ("column",)
+    assert site(site="examples.toml").names("ignore") == ("crp",)
     again = [
         part for name in texts for part in ("--set", f"{name[:-5]}:site=sites/{name}")
     ]

@@ -19,6 +19,7 @@ from flwr_flynn.tables.remarks import (
     lines_of,
     nearest,
     of_parties,
+    of_table,
     raise_stops,
 )
 from flwr_flynn.tables.table import Table
@@ -99,8 +100,8 @@ SEX = np.where(RANDOM.random(100) < 0.5, "f", "m").astype(object)
     ("columns", "expected"),
     [
         # Consecutive numbers are those of patients where the texts beside follow.
-        ({"case": PATIENTS, "sex": SEX[PATIENTS.astype(int) - 201]}, "id"),
-        ({"case": PATIENTS, "sex": RANDOM.permutation(SEX.repeat(4))}, "number"),
+        ({"x17": PATIENTS, "sex": SEX[PATIENTS.astype(int) - 201]}, "id"),
+        ({"x17": PATIENTS, "sex": RANDOM.permutation(SEX.repeat(4))}, "number"),
         # They follow from a measurement as well, but at its neighbours, too.
         ({"age": PATIENTS, "group": DECADES}, "number"),
         *(
@@ -128,7 +129,7 @@ FILLED = np.where(ILL, 5.0, np.nan)
         (np.where(ILL & (np.arange(400) % 5 > 0), np.nan, 5.0), True),
         (np.where(ILL, "died at home", None), True),
         (np.where(RANDOM.permutation(ILL), 5.0, np.nan), False),
-        (np.where(np.arange(400) % 16 == 0, 5.0, np.nan), False),  # of few rows
+        (np.where(np.arange(400) % 80 == 0, 5.0, np.nan), False),  # of few rows
         (np.where(np.arange(400) % 4 == 1, 5.0, np.nan), True),
         (np.where(ILL, 6.0, 5.0), False),  # a predictor
     ],
@@ -142,6 +143,47 @@ def test_a_column_that_is_filled_by_the_outcome_is_no_feature(values, is_told):
     counter = TableCounter(1, ["own"])
     counter.add(Table(["own"], [values]), y=y)
     assert counter.summary().columns["own"].kind == usual
+
+
+def remarks_on(y, values):
+    counter = TableCounter(1)
+    counter.add(Table(["own"], [values]), y=y)
+    local = [remark.what for remark in of_table(counter.everything)]
+    return local, of_table(TableSummary.from_dict(counter.summary().to_dict()))
+
+
+@pytest.mark.parametrize(
+    ("values", "is_said"),
+    [
+        (ILL.astype(float), True),
+        (np.where(ILL, "morgue", "home").astype(object), True),
+        (np.where(ILL, 1 + np.arange(400) % 9, 0.0), True),
+        (np.where(ILL, 2.0, 1.0) + RANDOM.random(400), True),
+        (np.where(ILL, 2.0, 1.5) + RANDOM.random(400), False),
+        (RANDOM.permutation(np.where(ILL, "a", "b")).astype(object), False),
+    ],
+)
+def test_a_column_that_tells_the_classes_apart_is_said_at_its_site_alone(
+    values, is_said
+):
+    y = np.where(ILL, "yes", "no").astype(object)
+    local, told = remarks_on(y, values)
+    assert len(local) == is_said
+    assert told == []
+    # Of three classes, or few rows of one, it is nothing odd.
+    assert remarks_on(np.where(np.arange(400) < 30, "x", y), values)[0] == []
+    assert remarks_on(y[:60], values[:60])[0] == []
+
+
+def test_of_several_rows_of_an_id_one_alone_tells_whether_a_number_names_persons():
+    weights = RANDOM.normal(3300, 500, 120).round().repeat(3)
+    sex = SEX[np.arange(120) % 100].repeat(3)
+    table = Table(["weight", "sex"], [weights, sex])
+    ids = [str(index // 3).encode() for index in range(360)]
+    for given, kind in ((None, "id"), (ids, "number")):
+        counter = TableCounter(1)
+        counter.add(table, given)
+        assert counter.summary().columns["weight"].kind == kind
 
 
 def test_texts_that_repeat_as_ids_do():
@@ -231,6 +273,8 @@ def as_read(values: Any) -> Any:
         (BMI, {123456: 30}),
         (BMI, {-200: 30}),
         (DAYS, {"9999-12-31": 10}),
+        (RANDOM.normal(240, 50, 300).round(), {0: 20}),
+        (RANDOM.normal(37, 0.8, 300).round(1), {0: 3}),
     ],
 )
 def test_values_far_outside_that_stand_often_are_codes(values, codes):
@@ -256,6 +300,8 @@ def test_values_far_outside_that_stand_often_are_codes(values, codes):
         np.exp(RANDOM.normal(2, 2, 300)),
         RANDOM.integers(0, 2, 300) * 100,
         DAYS,
+        np.where(RANDOM.random(300) < 0.1, 0, RANDOM.integers(1, 60, 300)),
+        np.where(RANDOM.random(300) < 0.1, 0, RANDOM.choice([5, 8, 10, 12], 300)),
     ],
 )
 def test_ordinary_values_are_no_codes(values):
