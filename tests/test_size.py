@@ -13,16 +13,16 @@ from tests.code import FOLDERS, n_tokens, sources
 
 SIZES = {
     "top level": 3_000,
-    "tables": 22_500,
+    "tables": 24_000,
     "hashing": 13_400,
     "model": 46_400,
     "privacy": 9_150,
     "federated": 54_300,
     "flower": 9_300,
-    "app": 52_300,
-    "flwr_flynn": 209_200,
+    "app": 53_100,
+    "flwr_flynn": 210_400,
     "simulations": 62_400,
-    "tests": 311_500,
+    "tests": 314_000,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""
