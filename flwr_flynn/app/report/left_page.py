@@ -27,6 +27,7 @@ def words(report: Report) -> Items:
         )
         for column in schema["columns"]
     ]
+    rows += [(name, "left out", NONE, "", "") for name in schema["left_out"]]
     source = "They are from the server's file: no site told them."
     if schema["is_learned"]:
         source = (

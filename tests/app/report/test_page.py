@@ -424,8 +424,8 @@ COLUMNS = [
     {"name": "sex", "kind": "category", "levels": ["female", "male"]},
     {"name": "bmi", "kind": "number", "unit": "kg/m2", "gap_texts": ["-9"]},
 ]
-SCHEMA = {"columns": COLUMNS, "is_learned": True, "left_out": {}, "remarks": []}
-SCHEMA |= {"n_remarks": 0, "coinciding": {}}
+SCHEMA = {"columns": COLUMNS, "is_learned": True, "remarks": []}
+SCHEMA |= {"left_out": {"mrn": "ids"}, "n_remarks": 0, "coinciding": {}}
 EDGES = [[30.0, 41.5, 41.5], *[[0.0]] * 3, [18.25, 31.0], [0.0]]
 LEFT = changed({"members 0 spec": {"edges": EDGES}}, 3, 2, schema=SCHEMA)
 
@@ -442,6 +442,7 @@ def test_the_page_about_what_left_names_words_and_values():
     words = "Names, levels and words"
     assert rows[words, "sex"] == ["category", "female, male", "", ""]
     assert rows[words, "bmi"] == ["number", NONE, "-9", "kg/m2"]
+    assert rows[words, "mrn"][0] == "left out"
     assert rows["Values of columns", "age"] == ["at 30, 41.5"]
     assert rows["Values of columns", "bmi"] == ["at 18.25, 31"]
     assert rows["Recipients", "taking rows out"]
