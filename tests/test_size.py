@@ -20,9 +20,9 @@ SIZES = {
     "federated": 54_300,
     "flower": 9_300,
     "app": 53_100,
-    "flwr_flynn": 210_400,
+    "flwr_flynn": 210_600,
     "simulations": 62_400,
-    "tests": 314_000,
+    "tests": 314_500,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""

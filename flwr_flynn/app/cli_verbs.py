@@ -479,7 +479,8 @@ def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any, 
             noticed += strangers(model, X)
             yield X, batch.labels, are_empty
     for text, n_rows in noticed.items():
-        console.note(f"{text} ({n_rows} of {file.n_rows} rows)")
+        if n_rows > file.n_rows / 200:
+            console.note(f"{text} ({n_rows} of {file.n_rows} rows)")
 
 
 def score(options: Namespace) -> int:

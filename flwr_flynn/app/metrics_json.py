@@ -43,6 +43,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
 from flwr_flynn.privacy import Mechanism
+from flwr_flynn.tables.remarks import quoted
 from flwr_flynn.tables.table import Table
 
 _MOST_LISTED = 1000  # parties whose class sizes are in the report
@@ -111,7 +112,8 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         schema["remarks"] += [remark.to_dict() for remark in remarks]
         schema["n_remarks"] += len(remarks)
         for remark in remarks:
-            facts[f"  {listed([*remark.parties])}: {remark.column}"] = remark.what
+            name = f"  {listed([*remark.parties])}: {remark.column}"
+            facts[name] = f"{remark.what} --set {quoted(remark.mends()[0])}"
     report["facts"] = facts
     parties = run_plan.parties
     if parties is not None:

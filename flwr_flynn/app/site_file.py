@@ -171,12 +171,10 @@ class SiteSettings(Settings):
             if unit in of_column:
                 of_column.setdefault("", of_column[unit])
             elif unit != unit_in(as_name(common)) and form_of(common) not in accepted:
-                missing.append(f"{common}:{unit}*...")
+                missing.append(f"convert={common}:{unit}*... or accept={common}")
         if missing:
-            expected = (
-                "a factor, or accept, where a renamed column has a unit, or another one"
-            )
-            raise self.refused("convert", expected, f"none: {listed(missing)}")
+            expected = "a factor where a renamed column has a unit, or another one"
+            raise self.refused("convert", expected, f"none: {', '.join(missing)}")
         return scales
 
     def rules(self) -> Iterator[Rule]:

@@ -403,10 +403,10 @@ class Site:
     def head(self) -> None:
         """Read the settings, and the names of the columns."""
         if "site" in self.raw:
-            replaced = self.raw.keys() & site_settings(self.raw["site"]).keys()
-            if replaced:
-                keys = listed(sorted(replaced))
-                say(f"{self.name}: {keys} of {self.raw['site']} are replaced")
+            own = site_settings(self.raw["site"])
+            keys = sorted(key for key in own if self.raw.get(key, own[key]) != own[key])
+            if keys:
+                say(f"{self.name}: --set replaces {listed(keys)} of its site file")
         self.node = NodeConfig.parse(self.raw)
         self.columns = columns_of(existing(self.path), reading_of(self.node)) or []
 

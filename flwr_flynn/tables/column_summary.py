@@ -40,9 +40,16 @@ _ONE_LABEL = 0.98
 _USUAL = 0.8
 _BY_CHANCE = 1e-6
 
-_APART = 0.7  # between the shares of gaps of a label and of the others
-_SEPARATE = 0.995  # AUROC of one column alone
-_FEW = 20  # rows of a label, and different texts
+# Between the shares of gaps of a label and of the others: a column of the outcome, and
+# one that may be.
+_OF_OUTCOME = 0.85
+_APART = 0.7
+
+_FEW = 20  # rows of a label, and different values
+
+# AUROC of one column alone: of few different values, and of more.
+_OF_FEW = 0.94
+_OF_MANY = 0.99
 
 
 @dataclass(frozen=True)
@@ -230,31 +237,42 @@ def odd_kind(name: str, values: Array, kind: str, facts: RowFacts) -> str:
 
 
 def tells_label(is_gap: Mask, codes: Integers) -> bool:
-    """True where gaps, or values, are nearly all of one label that is rare elsewhere, or
-    nearly all of one label have values, and few others, or the reverse.
+    """True where values are nearly all of one label, of which others have none, or
+    nearly all of one label have a value, or a gap, and nearly no others.
+
+    Gaps alone may be of one label, where a test is made of those that may have another.
     """
+    shares = np.bincount(codes, minlength=1) / max(len(codes), 1)
+    own = codes[~is_gap]
+    n_own = np.bincount(own, minlength=1)
+    label = n_own.argmax()
+    is_one = n_own[label] >= _ONE_LABEL * len(own) > 0
+    chance = shares[label] ** len(own)
+    if is_one and shares[label] < _USUAL and chance < _BY_CHANCE:
+        return True
+    return _gap_difference(is_gap, codes) > _OF_OUTCOME
+
+
+def _gap_difference(is_gap: Mask, codes: Integers) -> float:
+    """The largest difference between the shares of gaps of a label and of the others."""
     n = np.bincount(codes, minlength=1)
-    shares = n / max(len(codes), 1)
-    for own in (codes[is_gap], codes[~is_gap]):
-        n_own = np.bincount(own, minlength=1)
-        label = n_own.argmax()
-        is_one = n_own[label] >= _ONE_LABEL * len(own) > 0
-        chance = shares[label] ** len(own)
-        if is_one and shares[label] < _USUAL and chance < _BY_CHANCE:
-            return True
     n_gaps = np.bincount(codes[is_gap], minlength=len(n))
     rest = len(codes) - n
-    are_many = np.minimum(n, rest) >= _FEW
     here = n_gaps / np.maximum(n, 1)
     elsewhere = (n_gaps.sum() - n_gaps) / np.maximum(rest, 1)
-    return bool((are_many & (np.abs(here - elsewhere) > _APART)).any())
+    are_many = np.minimum(n, rest) >= _FEW
+    return float(np.abs(here - elsewhere)[are_many].max(initial=0.0))
 
 
 def separates(values: Array, kind: str, facts: RowFacts) -> bool:
-    """True for a column that tells two labels apart, nearly without an error."""
+    """True for a column that tells a label apart by its gaps, or two by its values,
+    nearly without an error.
+    """
     if facts.labels is None:
         return False
     is_known = ~missing(values)
+    if _gap_difference(~is_known, facts.labels) > _APART:
+        return True
     labels = facts.labels[is_known]
     n = np.bincount(labels, minlength=2)
     if len(n) != 2 or n.min() < _FEW:
@@ -268,7 +286,10 @@ def separates(values: Array, kind: str, facts: RowFacts) -> bool:
         scores = (of_second / np.bincount(scores))[scores]
     ranks = rankdata(scores.astype(np.float64))
     auroc = (ranks[labels == 1].sum() - n[1] * (n[1] + 1) / 2) / n.prod()
-    return bool(max(auroc, 1 - auroc) > _SEPARATE)
+    least = _OF_MANY
+    if len(np.unique(ranks)) <= _FEW:
+        least = _OF_FEW
+    return bool(max(auroc, 1 - auroc) > least)
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

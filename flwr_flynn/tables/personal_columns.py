@@ -36,7 +36,7 @@ _PAIRED = (0.2, 1.3)
 
 # Names of ids, of whoever has them.
 _ID_NAME = re.compile(
-    r"(?:pat|patient|subject|person|participant)s?|case|fall|nr|no|number|nummer"
+    r"(?:pat|patient|subject|person|participant)s?|case|fall|nr|no|nummer"
     r"|(?:.*[\W_])?(?:id|pid|mrn|ssn|plz|zip|zipcode|post(?:al)?[\W_]?code|phone)"
     r"|(?:.*[\W_])?(?:pat|patient|subject|person|participant|case|fall|visit|encounter"
     r"|admission|stay|hospital|record|sample|study|account|member|customer)"

@@ -141,7 +141,7 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
             settings.append(f":held-out-key={name}")
         yield Remark(name, f"{LEFT_OUT[kind]}: left out", settings)
     if summary.is_telling:
-        text = "tells the two classes apart by itself; is it known before the outcome?"
+        text = "tells a class apart, by itself or its gaps; known before the outcome?"
         yield Remark(name, text, [f":ignore={own}", f":keep={own}"])
     if summary.codes:
         codes = ",".join(summary.codes)

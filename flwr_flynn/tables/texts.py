@@ -76,14 +76,18 @@ _UNITS_TEXT = (
     "hours hpa hr hrs hz in inch inches iu j jahre k kcal kg kj kpa l lb lbs m mcg mcl "
     "mcmol meq mg mhz min mins minutes miu ml mm mmh mmhg mmol mo mol month months mosm "
     "mpa ms mu mv n ng nl nm nmol o oz pa pack packs pg pmol ppb ppm s sec st t tpt u ug "
-    "ul um umol units uv v w week weeks wk x y year years yr yrs"
+    "ul um umol units uv v w week weeks wk x y year years yr yrs celsius fahrenheit "
+    "gdl gl gram grams kilo kilogram kilograms kilos mgdl mgl mmoll mmolmol ngml pound "
+    "pounds ugl umoll"
 )
 _UNITS = frozenset(_UNITS_TEXT.split())
 """Parts of units, in small letters."""
 
 _SAME_TEXT = (
     "% percent pct, y year years yr yrs jahre, mo month months, w week weeks wk, d day days, "
-    "h hour hours hr hrs, min mins minutes, in inch inches, lb lbs, ug mcg"
+    "h hour hours hr hrs, min mins minutes, in inch inches, lb lbs pound pounds, ug mcg, "
+    "kg kilo kilos kilogram kilograms, g gram grams, °f fahrenheit, °c celsius, "
+    "g/dl gdl, g/l gl, mg/dl mgdl, mg/l mgl, mmol/l mmoll, umol/l umoll"
 )
 _SHORTEST = {
     name: names.split()[0] for names in _SAME_TEXT.split(",") for name in names.split()
@@ -268,7 +272,7 @@ def unit_in(name: str) -> str:
 
     >>> unit_in("HbA1c (mmol/mol)"), unit_in("body_weight_kg"), unit_in("urea_mg_dl")
     ('mmol/mol', 'kg', 'mg/dl')
-    >>> unit_in("hba1c_percent"), unit_in("score (0-10)"), unit_in("heart_rate")
+    >>> unit_in("hba1c_percent"), unit_in("score (0-10)"), unit_in("vitamin_c")
     ('%', '', '')
     """
     match = _UNIT_IN_NAME.search(name)
@@ -278,7 +282,10 @@ def unit_in(name: str) -> str:
     # In names without brackets a line stands for a slash.
     for part in (text.replace("_", "/"), text.rpartition("_")[2]):
         unit = unit_form(part)
-        if is_unit(unit) and re.search(r"[^\W\d_]|[%‰°]", unit):
+        has_sign = re.search(r"[^\W\d_]|[%‰°]", unit) is not None
+        # A letter may be of a vitamin, too.
+        is_clear = len(part) > 1 or part == "%" or "temp" in name.casefold()
+        if is_unit(unit) and has_sign and is_clear:
             return unit
     return ""
 

@@ -118,6 +118,7 @@ def test_numbers_of_patients_are_told_by_their_name_or_what_follows(columns, exp
 
 
 ILL = np.arange(400) % 4 == 0
+ORDERED = RANDOM.random(400)
 FILLED = np.where(ILL, 5.0, np.nan)
 
 
@@ -126,11 +127,13 @@ FILLED = np.where(ILL, 5.0, np.nan)
     [
         (FILLED, True),
         (np.where(np.arange(400) % 8 == 0, 5.0, np.nan), True),  # in half of them
-        (np.where(ILL & (np.arange(400) % 5 > 0), np.nan, 5.0), True),
+        (np.where(ILL & (np.arange(400) % 5 > 0), np.nan, 5.0), False),
         (np.where(ILL, "died at home", None), True),
         (np.where(RANDOM.permutation(ILL), 5.0, np.nan), False),
         (np.where(np.arange(400) % 80 == 0, 5.0, np.nan), False),  # of few rows
         (np.where(np.arange(400) % 4 == 1, 5.0, np.nan), True),
+        (np.where(np.where(ILL, 0.95, 0.02) > ORDERED, 5.0, np.nan), True),
+        (np.where(np.where(ILL, 0.95, 0.15) > ORDERED, 5.0, np.nan), False),
         (np.where(ILL, 6.0, 5.0), False),  # a predictor
     ],
 )
@@ -160,6 +163,7 @@ def remarks_on(y, values):
         (np.where(ILL, 1 + np.arange(400) % 9, 0.0), True),
         (np.where(ILL, 2.0, 1.0) + RANDOM.random(400), True),
         (np.where(ILL, 2.0, 1.5) + RANDOM.random(400), False),
+        (np.where(ILL & (np.arange(400) % 40 > 0), 1.0, 0.0), True),
         (RANDOM.permutation(np.where(ILL, "a", "b")).astype(object), False),
     ],
 )
@@ -173,6 +177,16 @@ def test_a_column_that_tells_the_classes_apart_is_said_at_its_site_alone(
     # Of three classes, or few rows of one, it is nothing odd.
     assert remarks_on(np.where(np.arange(400) < 30, "x", y), values)[0] == []
     assert remarks_on(y[:60], values[:60])[0] == []
+
+
+@pytest.mark.parametrize(
+    ("ill", "others", "n_remarks"), [(0.8, 0.3, 0), (0.95, 0.15, 1)]
+)
+def test_a_test_that_is_ordered_much_more_often_is_asked_about(ill, others, n_remarks):
+    y = np.where(ILL, "yes", "no").astype(object)
+    values = np.where(ORDERED < np.where(ILL, ill, others), 5.0, np.nan)
+    local, told = remarks_on(y, values)
+    assert (len(local), told) == (n_remarks, [])
 
 
 def test_of_several_rows_of_an_id_one_alone_tells_whether_a_number_names_persons():
