@@ -77,7 +77,7 @@ _UNITS_TEXT = (
     "mcmol meq mg mhz min mins minutes miu ml mm mmh mmhg mmol mo mol month months mosm "
     "mpa ms mu mv n ng nl nm nmol o oz pa pack packs pg pmol ppb ppm s sec st t tpt u ug "
     "ul um umol units uv v w week weeks wk x y year years yr yrs celsius fahrenheit "
-    "gdl gl grams kilo kilograms kilos mgdl mgl mmoll mmolmol ngml pound "
+    "gdl gl kilo kilos mgdl mgl mmoll mmolmol ngml pound "
     "pounds ugl umoll"
 )
 _UNITS = frozenset(_UNITS_TEXT.split())
@@ -86,7 +86,7 @@ _UNITS = frozenset(_UNITS_TEXT.split())
 _SAME_TEXT = (
     "% percent pct, y year years yr yrs jahre, mo month months, w week weeks wk, d day days, "
     "h hour hours hr hrs, min mins minutes, in inch inches, lb lbs pound pounds, ug mcg, "
-    "kg kilo kilos kilograms, g grams, °f fahrenheit, °c celsius, "
+    "kg kilo kilos, °f fahrenheit, °c celsius, "
     "g/dl gdl, g/l gl, mg/dl mgdl, mg/l mgl, mmol/l mmoll, umol/l umoll"
 )
 _SHORTEST = {
