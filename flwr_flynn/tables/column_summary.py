@@ -286,10 +286,10 @@ def separates(values: Array, kind: str, facts: RowFacts) -> bool:
         scores = (of_second / np.bincount(scores))[scores]
     ranks = rankdata(scores.astype(np.float64))
     auroc = (ranks[labels == 1].sum() - n[1] * (n[1] + 1) / 2) / n.prod()
-    least = _OF_MANY
-    if len(np.unique(ranks)) <= _FEW:
-        least = _OF_FEW
-    return bool(max(auroc, 1 - auroc) > least)
+    auroc = max(auroc, 1 - auroc)
+    if auroc <= _OF_FEW:
+        return False
+    return bool(auroc > _OF_MANY or len(np.unique(ranks)) <= _FEW)
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

@@ -184,7 +184,7 @@ def test_a_column_that_tells_the_classes_apart_is_said_at_its_site_alone(
 )
 def test_a_test_that_is_ordered_much_more_often_is_asked_about(ill, others, n_remarks):
     y = np.where(ILL, "yes", "no").astype(object)
-    values = np.where(ORDERED < np.where(ILL, ill, others), 5.0, np.nan)
+    values = np.where(np.where(ILL, ill, others) > ORDERED, 5.0, np.nan)
     local, told = remarks_on(y, values)
     assert (len(local), told) == (n_remarks, [])
 
