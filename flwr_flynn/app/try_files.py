@@ -43,7 +43,7 @@ from flwr_flynn.app.data.own_file import (
     opened_own,
     reading_of,
 )
-from flwr_flynn.app.data.source import Reading, ending, reading_once, stem
+from flwr_flynn.app.data.source import Reading, ending, named_files, reading_once, stem
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
@@ -113,7 +113,7 @@ def run_files(
             node = dialect | node | {"rename": ""}
         sites = [
             Site(path, {"data-path": str(path), "party-id": name, **node})
-            for name, path in _named(parts)
+            for name, path in named_files(parts)
         ]
         given = _settings(settings, {site.raw["party-id"]: site.raw for site in sites})
         given |= {
@@ -246,24 +246,6 @@ def _settings(texts: Sequence[str], nodes: Mapping[str, _Given]) -> _Given:
             if not is_text:
                 settings[key] = json.loads(typed)
     return given
-
-
-def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Each file with a name of its own.
-
-    The name is the file's stem, behind the name of its folder where several files have
-    the same stem.
-    """
-    stems = [*map(stem, paths)]
-    names = list[str]()
-    for path in paths:
-        name = stem(path)
-        if stems.count(name) > 1:
-            name = f"{path.absolute().parent.name}-{name}"
-        if name in names:
-            name = f"{name}-{len(names) + 1}"
-        names.append(name)
-        yield name, path
 
 
 def _split(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import rankdata
 
 from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn.errors import SchemaError
@@ -284,12 +283,14 @@ def separates(values: Array, kind: str, facts: RowFacts) -> bool:
             return False
         of_second = np.bincount(scores, labels)
         scores = (of_second / np.bincount(scores))[scores]
-    ranks = rankdata(scores.astype(np.float64))
+    # Equal values have the mean of their ranks.
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     auroc = (ranks[labels == 1].sum() - n[1] * (n[1] + 1) / 2) / n.prod()
     auroc = max(auroc, 1 - auroc)
     if auroc <= _OF_FEW:
         return False
-    return bool(auroc > _OF_MANY or len(np.unique(ranks)) <= _FEW)
+    return bool(auroc > _OF_MANY or len(counts) <= _FEW)
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

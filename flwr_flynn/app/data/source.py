@@ -469,6 +469,24 @@ class Reading:
         )
 
 
+def named_files(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Each file with a name of its own.
+
+    The name is the file's stem, behind the name of its folder where several files have
+    the same stem.
+    """
+    stems = [*map(stem, paths)]
+    names = list[str]()
+    for path in paths:
+        name = stem(path)
+        if stems.count(name) > 1:
+            name = f"{path.absolute().parent.name}-{name}"
+        if name in names:
+            name = f"{name}-{len(names) + 1}"
+        names.append(name)
+        yield name, path
+
+
 def _checked_names(name: str, columns: Sequence[str]) -> list[str]:
     """Names of the columns of a file; equal ones are refused, and a file without any."""
     columns = [*map(as_name, columns)]
