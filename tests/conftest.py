@@ -62,8 +62,8 @@ FIRST = (
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk() -> Iterator[None]:
-    """What tests write need not outlive the machine: waiting for its disk is a tenth of
-    their time, and more in tests of many small files.
+    """Files of tests need not outlive the machine: waiting for its disk is a tenth of the
+    time, and more in tests of many small files.
     """
     with mock.patch("os.fsync"):
         yield

@@ -73,7 +73,7 @@ class ErrorsTable(SphinxDirective):
 
 
 def _named(place: str) -> Any:
-    """What stands at ``module:NAME`` of the package."""
+    """The object at ``module:NAME`` of the package."""
     module, _, name = place.partition(":")
     return getattr(import_module(f"flwr_flynn.{module}"), name)
 

@@ -138,7 +138,7 @@ class SiteSettings(Settings):
         return entries
 
     def _scales(self) -> dict[str, dict[str, Scale]]:
-        """What numbers are multiplied by, and what is added, by column and unit.
+        """Factors of numbers, and what is added then, by column and unit.
 
         The unit in a name that is another one now is that of numbers alone.
         """

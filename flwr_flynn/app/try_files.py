@@ -373,7 +373,7 @@ class Site:
         """
         settings = []
         own = [mend for mend in mends if mend.startswith(":")]
-        self.remarks.append(Remark("", fault, own))
+        remark = Remark("", fault, own)
         for mend in filter(None, mends):
             party = self.raw["party-id"] if mend.startswith(":") else ""
             settings.append(f"--set {quoted(f'{party}{mend}')}")
@@ -381,6 +381,7 @@ class Site:
             fault = f"{fault}; {' or '.join(settings)}"
         if fault not in self.faults:
             self.faults.append(fault)
+            self.remarks.append(remark)
 
     def head(self) -> None:
         """Read the settings, and the names of the columns."""

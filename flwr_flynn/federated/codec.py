@@ -32,14 +32,7 @@ from flwr_flynn.federated.compression import (
     unpack_signed,
 )
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.protocol import (
-    Config,
-    Entry,
-    Scalars,
-    key,
-    refusing,
-    sent,
-)
+from flwr_flynn.federated.protocol import Config, Entry, Scalars, key, refusing, sent
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash

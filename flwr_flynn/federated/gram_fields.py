@@ -13,13 +13,7 @@ from flwr_flynn.federated.announced_specs import announced_basis, deflated_basis
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
-from flwr_flynn.federated.protocol import (
-    Config,
-    Scalars,
-    key,
-    refusing,
-    sent,
-)
+from flwr_flynn.federated.protocol import Config, Scalars, key, refusing, sent
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.basis import LARGEST, Basis

@@ -23,14 +23,7 @@ from flwr_flynn.federated.announced_specs import (
 )
 from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
-from flwr_flynn.federated.protocol import (
-    Config,
-    Entry,
-    Scalars,
-    key,
-    refusing,
-    sent,
-)
+from flwr_flynn.federated.protocol import Config, Entry, Scalars, key, refusing, sent
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.secure_bound import check_bound
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash

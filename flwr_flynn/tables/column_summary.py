@@ -203,7 +203,7 @@ def _summary_of_texts(
 
 
 class RowFacts(NamedTuple):
-    """What is known of the rows of a table beside a column.
+    """Facts about the rows of a table, beside a column.
 
     Parameters
     ----------
@@ -211,26 +211,27 @@ class RowFacts(NamedTuple):
         Code of the label of each row.
     texts : sequence of ndarray
         Columns of few different texts.
-    firsts : ndarray of bool or slice
-        The first row of each id; all without ids.
+    one_each : ndarray of bool, optional
+        One row of each id, where rows have ids.
     """
 
     labels: Integers | None = None
     texts: Sequence[Array] = ()
-    firsts: Mask | slice = slice(None)
+    one_each: Mask | None = None
 
 
-def odd_kind(name: str, values: Array, kind: str, facts: RowFacts) -> str:
+def odd_kind(name: str, values: Array, is_gap: Mask, kind: str, facts: RowFacts) -> str:
     """The kind in `LEFT_OUT` that a column is of by its rows, "" for none."""
     if kind == "number":
-        own = values[facts.firsts]
-        is_known = ~missing(own)
-        others = [text[facts.firsts][is_known] for text in facts.texts]
+        rows = ~is_gap
+        if facts.one_each is not None:
+            rows &= facts.one_each
+        others = [text[rows] for text in facts.texts]
         if facts.labels is not None:
-            others.append(facts.labels[facts.firsts][is_known])
-        if are_ids(own[is_known].astype(np.float64), others, name):
+            others.append(facts.labels[rows])
+        if are_ids(values[rows].astype(np.float64), others, name):
             return "id"
-    if facts.labels is not None and tells_label(missing(values), facts.labels):
+    if facts.labels is not None and tells_label(is_gap, facts.labels):
         return "outcome"
     return ""
 
@@ -263,20 +264,19 @@ def _gap_difference(is_gap: Mask, codes: Integers) -> float:
     return float(np.abs(here - elsewhere)[are_many].max(initial=0.0))
 
 
-def separates(values: Array, kind: str, facts: RowFacts) -> bool:
+def separates(values: Array, is_gap: Mask, kind: str, facts: RowFacts) -> bool:
     """True for a column that tells a label apart by its gaps, or two by its values,
     nearly without an error.
     """
     if facts.labels is None:
         return False
-    is_known = ~missing(values)
-    if _gap_difference(~is_known, facts.labels) > _APART:
+    if _gap_difference(is_gap, facts.labels) > _APART:
         return True
-    labels = facts.labels[is_known]
+    labels = facts.labels[~is_gap]
     n = np.bincount(labels, minlength=2)
     if len(n) != 2 or n.min() < _FEW:
         return False
-    scores = values[is_known]
+    scores = values[~is_gap]
     if kind == "category":
         levels, scores = np.unique(scores.astype(str), return_inverse=True)
         if len(levels) > _FEW:

@@ -174,7 +174,7 @@ dropped."""
 
 
 def _row_facts(table: Table, ids: Sequence[bytes] | None, y: Array | None) -> RowFacts:
-    """What is known of the rows of a table, with their ids and labels."""
+    """Facts about the rows of a table, with their ids and labels."""
     facts = RowFacts(
         texts=[
             values
@@ -186,10 +186,10 @@ def _row_facts(table: Table, ids: Sequence[bytes] | None, y: Array | None) -> Ro
         codes = np.unique(y.astype(str), return_inverse=True)[1]
         facts = facts._replace(labels=codes)
     if ids is not None:
-        firsts = np.zeros(len(table), np.bool_)
+        one_each = np.zeros(len(table), np.bool_)
         index_of = {key: index for index, key in enumerate(ids)}
-        firsts[[*index_of.values()]] = True
-        facts = facts._replace(firsts=firsts)
+        one_each[[*index_of.values()]] = True
+        facts = facts._replace(one_each=one_each)
     return facts
 
 
@@ -229,15 +229,16 @@ class TableCounter:
         ):
             units = table.units.get(name)
             is_kept = form_of(name) in self._keep
+            is_gap = missing(values)
             odd = ""
             if not is_kept and name not in parts:
-                odd = odd_kind(name, values, kind, facts)
+                odd = odd_kind(name, values, is_gap, kind, facts)
             if odd:
-                n_gaps = int(missing(values).sum())
+                n_gaps = int(is_gap.sum())
                 summary = ColumnSummary(len(values), {odd: len(values)}, n_gaps)
             else:
                 summary = summary_of(values, kind, units, is_kept)
-                is_telling = not is_kept and separates(values, kind, facts)
+                is_telling = not is_kept and separates(values, is_gap, kind, facts)
                 summary = replace(summary, is_telling=is_telling)
             columns[name] = summary
             if ids is None:
@@ -248,7 +249,7 @@ class TableCounter:
                 codes = code_texts(values, summary.codes)
                 cells = [
                     None if gap else code
-                    for gap, code in zip(missing(values), codes, strict=True)
+                    for gap, code in zip(is_gap, codes, strict=True)
                 ]
             for cell, key in zip(cells, ids, strict=True):
                 keys = holders.setdefault(cell, set())

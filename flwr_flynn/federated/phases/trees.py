@@ -48,14 +48,7 @@ from flwr_flynn.federated.phases.calibration import (
     UnseenRequest,
     request_of,
 )
-from flwr_flynn.federated.protocol import (
-    TRAIN,
-    Config,
-    Entry,
-    Scalars,
-    key,
-    sent,
-)
+from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalars, key, sent
 from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import Measured, register
 from flwr_flynn.federated.tally import Tally
