@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -60,13 +61,24 @@ FIRST = (
 )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    """Files of tests need not outlive the machine: waiting for its disk is a tenth of the
-    time, and more in tests of many small files.
+MEMORY = Path("/dev/shm")
+NEEDED = 4 * 2**30  # bytes
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the files of tests into memory, where there is room and nobody says otherwise.
+
+    They need not outlive the machine, and tests of many small files wait for its disk most
+    of the time.
     """
-    with mock.patch("os.fsync"):
-        yield
+    if "TMPDIR" in os.environ or not MEMORY.is_dir():
+        return
+    if shutil.disk_usage(MEMORY).free < NEEDED:
+        return
+    folder = tempfile.mkdtemp(prefix="flynn-", dir=MEMORY)
+    # Processes that tests start, those of xdist among them, have it too.
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 @pytest.hookimpl(tryfirst=True)
