@@ -146,9 +146,11 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
     if summary.codes:
         codes = ",".join(summary.codes)
         text = f"{codes} is far outside all others, as codes of missing values are"
-        settings = [f":gap-texts={codes}", f":accept={own}"]
-        if "0" in summary.codes:  # which may be a value of other columns
-            settings[0] = _synonyms(name, [(code, "NA") for code in summary.codes])
+        # They may be values of other columns, as 0 is, and as often are not.
+        settings = [_synonyms(name, [(code, "NA") for code in summary.codes])]
+        if "0" not in summary.codes:
+            settings.append(f":gap-texts={codes}")
+        settings.append(f":accept={own}")
         yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
 
 

@@ -49,9 +49,17 @@ class CellSettings:
     convert: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)
     synonyms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def gaps(self, *texts: str) -> Gaps:
-        """The gaps of a column, with these texts of a schema."""
-        return Gaps.of([*self.gap_texts, *texts])
+    def gaps(self, name: str = "", *texts: str) -> Gaps:
+        """The gaps of a column, with these texts of a schema.
+
+        Texts of its own that stand for a gap are gaps in each form of a number or date.
+        """
+        words = self._synonyms_of(name).items()
+        own = [text for text, common in words if Gaps().has(common)]
+        return Gaps.of([*self.gap_texts, *texts, *own])
+
+    def _synonyms_of(self, name: str) -> Mapping[str, str]:
+        return _entry(self.synonyms, name.removesuffix(BESIDE), {})
 
     def scales(self, name: str, unit: str = "") -> Mapping[str, Scale]:
         """Scales of a column by unit, {} for none; the unit of a schema stays."""
@@ -62,7 +70,7 @@ class CellSettings:
 
     def words(self, name: str) -> ByLevel[str | None] | None:
         """Texts of a column that stand for others; None without any."""
-        words = _entry(self.synonyms, name.removesuffix(BESIDE), {})
+        words = self._synonyms_of(name)
         if words:
             return ByLevel(words, None, None)
         return None
@@ -73,7 +81,7 @@ class CellSettings:
         """The reader of cells for a column, with gap texts and unit of a schema."""
         return CellReader(
             kind,
-            self.gaps(*gap_texts),
+            self.gaps(name, *gap_texts),
             self.decimal or ".",
             self.date_format,
             self.scales(name, unit) or {"": AS_IT_IS, unit_form(unit): AS_IT_IS},

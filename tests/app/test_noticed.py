@@ -164,15 +164,16 @@ def test_codes_of_missing_values_are_counted_until_they_are_gaps_or_accepted(cap
     code, (line,), report = tried(capsys, change=coded)
     assert code == 0
     assert "column 'crp': -9 is far outside" in line
-    assert "--set c:gap-texts=-9 or --set c:accept=crp" in line
+    assert "--set c:synonyms=crp:-9=NA or --set c:gap-texts=-9" in line
     (remark,) = report["schema"]["remarks"]
-    assert remark["settings"] == ["c:gap-texts=-9", "c:accept=crp"]
+    settings = ["c:synonyms=crp:-9=NA", "c:gap-texts=-9", "c:accept=crp"]
+    assert remark["settings"] == settings
     assert remark["rows"] > 5
     for setting in remark["settings"]:
         code, lines, after = tried(capsys, setting, change=coded)
         assert (code, lines, after["schema"]["remarks"]) == (0, [], [])
         gaps = after["schema"]["columns"][1].get("gaps", True)
-        assert gaps == ("gap-texts" in setting)
+        assert gaps == ("accept" not in setting)
 
 
 def test_units_that_differ_stop_a_run_until_they_are_accepted(capsys):

@@ -19,7 +19,7 @@ from flwr_flynn.app.data.held_out import row_keys
 from flwr_flynn.app.data.own_file import coded_labels, private_file
 from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps
+from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps, missing
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.row_wise import CellSettings, encode_rows
 from flwr_flynn.tables.schema import Schema
@@ -292,6 +292,31 @@ def test_a_gap_of_a_schema_that_spells_a_value_is_refused_with_the_line_to_move(
 def test_a_gap_of_a_schema_that_spells_no_value_is_taken():
     words = ["n.d.", "unknown", "<5", "12A", "?", "", "nan", "x1"]
     assert Column("a", "number", gap_texts=words).gap_texts == tuple(words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "decimal", "form", "code", "cell"),
+    [
+        pytest.param("number", ".", "", "-9", "-9", id="as it is"),
+        pytest.param("number", ",", "", "-9", " -9,0", id="decimal comma"),
+        pytest.param("number", ".", "", "-9", -9.0, id="a number"),
+        pytest.param("number", ".", "", "-9", np.float32(-9), id="a short number"),
+        pytest.param(
+            "date", ".", "dd.mm.yyyy", "1900-01-01", "01.01.1900", id="a date"
+        ),
+        pytest.param("date", ".", "", "1900-01-01", date(1900, 1, 1), id="a day"),
+        pytest.param("category", ".", "", "unknown", "Unknown", id="a level"),
+    ],
+)
+def test_a_text_that_stands_for_a_gap_is_one_in_each_form_in_its_column_alone(
+    kind, decimal, form, code, cell
+):
+    synonyms = {"crp": {code: "NA"}}
+    site = CellSettings(decimal=decimal, date_format=form, synonyms=synonyms)
+    for name in ("CRP", "base excess"):
+        values, good = site.reader(kind, name).column([cell, cell])
+        assert good.all()
+        assert missing(values).tolist() == [name == "CRP"] * 2
 
 
 @pytest.mark.parametrize("decimal", [".", ","])

@@ -330,7 +330,11 @@ def test_a_text_of_many_rows_among_dates_is_a_code():
         for remark in of_parties({"a": TableSummary.of(Table(["seen"], [coded]))})
         if "far outside" in remark.what
     ]
-    assert remark.mends() == ["a:gap-texts=9999-99-99", "a:accept=seen"]
+    assert remark.mends() == [
+        "a:synonyms=seen:9999-99-99=NA",
+        "a:gap-texts=9999-99-99",
+        "a:accept=seen",
+    ]
     plain = TableSummary.of(Table(["seen"], [np.array(days, object)]))
     assert plain.columns["seen"].codes == {}
 

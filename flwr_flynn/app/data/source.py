@@ -462,7 +462,7 @@ class Reading:
             wanted,
             dialect.decimal,
             dialect.date_format,
-            dialect.gaps(*gap_texts),
+            dialect.gaps(name, *gap_texts),
             scales,
             words,
             unit=unit,
