@@ -27,7 +27,6 @@ from flwr_flynn.federated.private_rows import Fitting, check_columns, fitting
 from flwr_flynn.federated.protocol import EXACT, NOISY, RESULTS, SECURE
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Features, Samples, labelled
-from flwr_flynn.federated.unit_warnings import elsewhere
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts
 from flwr_flynn.model.class_means import add_mirrored, both_bits
@@ -35,7 +34,6 @@ from flwr_flynn.model.column_sums import moments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
-from flwr_flynn.tables.schema import Schema
 
 SCORES = 2**20
 """Class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12
@@ -145,15 +143,7 @@ class View:
     def samples_of(self, run: RunSpec) -> tuple[Array, Codes]:
         """Training samples that the run's hashes take, and the codes of their labels."""
         X, codes = self.labelled(run.codes, run.spec.n_features)
-        X, codes = run.without_gaps(X, codes)
-        if isinstance(self.features, Schema):
-            for name in elsewhere(run.specs, self.features, X):
-                log.warning(
-                    "FlyNN: column %r: no value is near those of other parties; is the "
-                    "unit the same?",
-                    name,
-                )
-        return X, codes
+        return run.without_gaps(X, codes)
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
         """Noisy counts, within the party's policy. No sample decides a refusal."""

@@ -75,12 +75,14 @@ from flwr_flynn.federated.tally import (
     check_announced,
     check_hidden,
 )
+from flwr_flynn.federated.unit_warnings import elsewhere
 from flwr_flynn.federated.views import View, progress
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.class_means import meaning_of
 from flwr_flynn.model.counts import Additive, ClassCounts, memory_needed
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import BATCH, LearnedGram, memory_of_gram
+from flwr_flynn.tables.schema import Schema
 
 _TERM_BYTES = 24  # memory of a term of a sample while products are summed, roughly
 
@@ -261,6 +263,13 @@ def counts_of(
     if run.mechanism is not None:
         return CountsOfSpecs((view.release(run, recall),))
     X, codes = view.samples_of(run)
+    if isinstance(view.features, Schema):
+        for name in elsewhere(run.specs, view.features, X):
+            log.warning(
+                "FlyNN: column %r: no value is near those of other parties; is the "
+                "unit the same?",
+                name,
+            )
     hashed = progress(len(codes) * len(run.specs))
     n_jobs = view.options.n_jobs
     counts = tuple(
