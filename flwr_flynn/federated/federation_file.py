@@ -39,7 +39,7 @@ from flwr_flynn.model.candidates import THOROUGH_TREES
 from flwr_flynn.model.counts import ClassCounts, is_sha256
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.forest import MOST_TREES, Forest
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import GramMatrix
 from flwr_flynn.model.growth import LARGEST_GAINS, Growth
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.model_file import GROWTH, SUMS
@@ -91,7 +91,7 @@ class Federation:
         Trees of the run, which later runs grow anew.
     is_calibrated : bool, default=True
         False for a run of effort "quick", whose model has no calibration.
-    linear : LearnedGram, optional
+    linear : GramMatrix, optional
         Sums of the linear part, of the members that let theirs leave.
     min_parties : int, default=1
         Members whose sums a linear part needs, at least.
@@ -109,7 +109,7 @@ class Federation:
     is_selected: bool = True
     n_trees: int = 0
     is_calibrated: bool = True
-    linear: LearnedGram | None = None
+    linear: GramMatrix | None = None
     min_parties: int = 1
     growth: Growth | None = None
     is_changed: bool = False
@@ -185,7 +185,7 @@ class Federation:
     @property
     def basis(self) -> Basis | None:
         """Basis of the linear part; None where no party was asked for its sums."""
-        if self.linear is None or not isinstance(self.linear.terms, Basis):
+        if self.linear is None:
             return None
         return self.linear.terms
 
@@ -208,12 +208,12 @@ class Federation:
         the new one.
         """
         run = self.run_spec
-        mechanism = self.run_spec.mechanism
+        mechanism = run.mechanism
         basis = None
         further: dict[str, Array] = {}
-        if self.linear is not None and self.basis is not None:
-            basis = self.basis.to_dict()
-            further = dict(zip(SUMS, self.linear.sums.tables, strict=True))
+        if self.linear is not None:
+            basis = self.linear.terms.to_dict()
+            further = dict(zip(SUMS, self.linear.tables, strict=True))
         growth = None
         if self.growth is not None:
             growth = {name: getattr(self.growth, name) for name in _LEVELS}
@@ -299,15 +299,15 @@ class Federation:
 
 def _linear(
     values: object, sums: Sequence[Array], run: RunSpec, counts: ClassCounts
-) -> LearnedGram | None:
+) -> GramMatrix | None:
     """Sums of a linear part, with a basis in the roster."""
     if values is None and not sums:
         return None
     if run.mechanism is not None:
         raise ModelFileError("basis", "none beside noisy counts", "one")
     basis = Basis.from_dict(values, run.spec.n_features)
-    zeros = LearnedGram.zeros(basis, run.n_classes)
-    shapes = [table.shape for table in zeros.sums.tables]
+    zeros = GramMatrix.zeros(basis, run.n_classes)
+    shapes = [table.shape for table in zeros.tables]
     if [table.shape for table in sums] != shapes:
         raise ModelFileError(
             "linear", f"arrays of shapes {shapes}", f"{len(sums)} others"

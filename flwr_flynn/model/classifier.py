@@ -31,7 +31,7 @@ from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, sugge
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import MOST_TREES
-from flwr_flynn.model.gram import GramScoring, LearnedGram
+from flwr_flynn.model.gram import GramMatrix, GramScoring
 from flwr_flynn.model.growth import ClassTerms, Growth, forest_sums
 from flwr_flynn.model.model import CalibratedForest, Model, ModelMember, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, without_gaps
@@ -158,7 +158,7 @@ class FlyNNClassifier(FittedEstimator):
     }
 
     # Of `fit`, with sums that later samples change:
-    _linear: LearnedGram | None = None
+    _linear: GramMatrix | None = None
 
     def __init__(
         self,
@@ -357,7 +357,9 @@ class FlyNNClassifier(FittedEstimator):
         fresh._linear = None
         if known is None:
             if basis is not None:
-                fresh._linear = LearnedGram.of(basis, samples, codes, len(classes))
+                fresh._linear = GramMatrix.from_data(
+                    basis, samples, codes, len(classes)
+                )
             model = fresh._calibrated(model, samples, codes)
             if model.linear is None:
                 fresh._linear = None
@@ -439,7 +441,7 @@ class FlyNNClassifier(FittedEstimator):
             counts.append(combine(member.counts, more))
         linear = self._linear
         if linear is not None:
-            own = LearnedGram.of(linear.terms, samples, codes, len(self.classes_))
+            own = GramMatrix.from_data(linear.terms, samples, codes, len(self.classes_))
             linear = combine(linear, own)
         is_more = combine is operator.add
         self._set_counts(counts, linear, keeps_forest=is_more, stacklevel=4)
@@ -470,7 +472,7 @@ class FlyNNClassifier(FittedEstimator):
     def _set_counts(
         self,
         counts: Sequence[ClassCounts],
-        linear: LearnedGram | None = None,
+        linear: GramMatrix | None = None,
         keeps_forest: bool = False,
         stacklevel: int = 3,
     ) -> None:
@@ -701,7 +703,7 @@ class FlyNNClassifier(FittedEstimator):
         )
 
 
-def _scoring_of(learned: LearnedGram | None) -> GramScoring | None:
+def _scoring_of(learned: GramMatrix | None) -> GramScoring | None:
     """The scores of the whole that follow from sums, if any do."""
     if learned is None:
         return None

@@ -8,7 +8,7 @@ from typing import Self
 
 from flwr_flynn.errors import CountsError
 from flwr_flynn.model.counts import Additive, ClassCounts
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import GramMatrix
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class CountsOfSpecs(Additive):
     """
 
     parts: tuple[ClassCounts, ...]
-    linear: LearnedGram | None = None
+    linear: GramMatrix | None = None
 
     @property
     def sha256(self) -> tuple[str, ...]:
