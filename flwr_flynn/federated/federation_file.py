@@ -27,7 +27,14 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from flwr_flynn._types import Array
-from flwr_flynn._validation import boolean, freeze, integer, number
+from flwr_flynn._validation import (
+    boolean,
+    checked_fields,
+    freeze,
+    integer,
+    integers,
+    number,
+)
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.gram_fields import linear_of_parts
 from flwr_flynn.federated.labels import Label
@@ -330,9 +337,7 @@ def _growth(
     values: Any, arrays: Mapping[str, Array], basis: Basis, run: RunSpec
 ) -> Growth:
     """A growth with an entry in the roster, and its arrays."""
-    if not isinstance(values, dict) or set(values) != {"n_trees", *_LEVELS}:
-        expected = f"n_trees, {', '.join(_LEVELS)}"
-        raise ModelFileError("growth", expected, type(values).__name__)
+    checked_fields("growth", values, {"n_trees", *_LEVELS}, error=ModelFileError)
     n_trees = integer("n_trees", values["n_trees"], error=ModelFileError)
     levels = {
         name: integer(name, values[name], least=0, error=ModelFileError)
@@ -341,9 +346,8 @@ def _growth(
     loss = number("best_loss", values["best_loss"], least=0, error=ModelFileError)
     columns, cuts, leaf_nodes, best_values, gains = map(arrays.__getitem__, GROWTH)
     forest = Forest(basis, run.n_classes, n_trees, columns, cuts, leaf_nodes)
-    k = len(basis.columns)
-    if gains.shape != (k,) or gains.min() < 0 or gains.max() > LARGEST_GAINS:
-        raise ModelFileError("gains", f"those of {k} columns", "others")
+    shape = (len(basis.columns),)
+    gains = integers("gains", gains, shape, 0, LARGEST_GAINS, ModelFileError)
     best = None
     if len(best_values):
         best = forest.pruned(best_values)
@@ -361,10 +365,7 @@ def _check_line(field: str, text: object, what: str) -> None:
 def _member(values: Any, n_classes: int) -> Member:
     if isinstance(values, dict):
         values.setdefault("proof", "")  # there was none in 0.8
-    if not isinstance(values, dict) or values.keys() != {*_KEPT}:
-        raise ModelFileError(
-            "members", f"entries with {', '.join(_KEPT)}", type(values).__name__
-        )
+    checked_fields("members", values, {*_KEPT}, error=ModelFileError)
     for name in ("name", "node", "run"):
         _check_line(name, values[name], "a text")
     sizes = values["sizes"]

@@ -206,11 +206,7 @@ def announced_linear(
         shape = (terms.n_terms, run.n_classes)
         blocks = np.array(biases, np.int64).reshape(n_scorings, run.n_classes)
         scorings = tuple(
-            GramScoring(
-                terms,
-                unpack_signed(array, shape, LARGEST_WEIGHT).astype(np.int32),
-                bias,
-            )
+            GramScoring(terms, unpack_signed(array, shape, LARGEST_WEIGHT), bias)
             for array, bias in zip(arrays[first:], blocks, strict=True)
         )
     return scorings, arrays[:first]

@@ -16,7 +16,7 @@ parties have the same. Values are compared and rounded alike on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -28,7 +28,7 @@ import scipy.sparse as sp
 from scipy.special import ndtri
 
 from flwr_flynn._types import Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import finite_floats, freeze, integer
+from flwr_flynn._validation import checked_fields, finite_floats, freeze, integer
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import N_EDGES, ranks_of
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -187,11 +187,10 @@ class Basis:
     @classmethod
     def from_dict(cls, values: object, n_features: int) -> Basis:
         """The basis with these values, which may come from anybody."""
-        if not isinstance(values, Mapping) or values.keys() != set(_FIELDS):
-            raise DataError("basis", ", ".join(_FIELDS), type(values).__name__)
-        if not all(isinstance(values[name], list | tuple) for name in _FIELDS):
+        given = checked_fields("basis", values, {*_FIELDS}, error=DataError)
+        if not all(isinstance(value, list | tuple) for value in given.values()):
             raise DataError("basis", "a list for each of its fields", "others")
-        return cls(n_features, **{name: tuple(values[name]) for name in _FIELDS})
+        return cls(n_features, **{name: tuple(value) for name, value in given.items()})
 
 
 _SCORES = _normal_scores()

@@ -13,7 +13,7 @@ import math
 import re
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import boolean, freeze, integer, number
+from flwr_flynn._validation import boolean, checked_fields, freeze, integer, number
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts, class_indices
 from flwr_flynn.hashing.spec import HashSpec
@@ -108,12 +108,8 @@ class Release:
     def from_dict(cls, values: object) -> Release:
         """Release from its fields, of which nothing is assumed."""
         names = {"name", "variance", "times", "selected"}
-        # Files of before have no mirrored counts.
-        if not isinstance(values, Mapping) or set(values) - {"mirrored"} != names:
-            raise CountsError(
-                "release", "the fields name, variance, times and selected", values
-            )
-        return cls(**values)
+        before = {"mirrored"}  # which files of before lack
+        return cls(**checked_fields("release", values, names, before, CountsError))
 
 
 def release_name(array: npt.ArrayLike, spec_fingerprint: str) -> str:

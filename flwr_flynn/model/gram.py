@@ -28,18 +28,17 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
 from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import freeze
-from flwr_flynn.errors import CountsError
+from flwr_flynn._validation import freeze, integers
+from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.portable import content_shares
-from flwr_flynn.model.scoring import Scores, bounded, log_probabilities
+from flwr_flynn.model.scoring import Scores, log_probabilities
 
 UNIT = 2.0**-18  # weight of the integer 1
 # Largest magnitude of a weight. Sums of such weights times terms are exact in float64.
@@ -66,10 +65,10 @@ class GramScoring:
     Parameters
     ----------
     terms : Basis
-    weights : (m, L) int32 array
-        Of the terms, in units of `UNIT`. Kept read-only.
-    bias : (L,) int64 array
-        Likewise.
+    weights : (m, L) array-like of int
+        Of the terms, in units of `UNIT`. Kept as read-only int32.
+    bias : (L,) array-like of int
+        Likewise, as int64.
 
     Raises
     ------
@@ -78,16 +77,18 @@ class GramScoring:
     """
 
     terms: Basis
-    weights: npt.NDArray[np.int32]
-    bias: Integers
+    weights: Array
+    bias: Array
 
     def __post_init__(self) -> None:
         shape = self.terms.n_terms, len(self.bias)
-        freeze(
-            self,
-            weights=bounded("linear", self.weights, shape, np.int32, LARGEST_WEIGHT),
-            bias=bounded("linear", self.bias, shape[1:], np.int64, LARGEST_BIAS),
+        weights = integers(
+            "linear", self.weights, shape, -LARGEST_WEIGHT, LARGEST_WEIGHT, DataError
         )
+        bias = integers(
+            "linear", self.bias, shape[1:], -LARGEST_BIAS, LARGEST_BIAS, DataError
+        )
+        freeze(self, weights=weights.astype(np.int32), bias=bias)
 
     def log_probabilities(self, scores: Scores, X: Matrix) -> Scores:
         """Log probabilities of the classes, (n, L), for samples, (n, d).

@@ -241,8 +241,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, dict[str, Arra
         )
     linear = None
     if basis is not None:
-        weights = arrays["linear"].astype(np.int32)
-        linear = GramScoring(basis, weights, arrays["linear_bias"].astype(np.int64))
+        linear = GramScoring(basis, arrays["linear"], arrays["linear_bias"])
     forest = None
     if header["forest"] is not None:
         nodes = [arrays[name] for name in _NODES]

@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from flwr_flynn._types import Integers
-from flwr_flynn._validation import number
+from flwr_flynn._validation import integers, number
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.scoring import Scores
@@ -72,10 +72,7 @@ def checked_levels(name: str, levels: object, n_classes: int) -> Levels:
         raise DataError(name, expected, "rows of different lengths") from None
     if not table.size:
         return ()
-    if table.shape != (n_classes, N_LEVELS) or table.dtype.kind != "i":
-        raise DataError(name, expected, f"shape {table.shape}, {table.dtype}")
-    if table.min() < 0 or table.max() > LARGEST_COUNT:
-        raise DataError(name, f"counts from 0 to {LARGEST_COUNT}", "others")
+    table = integers(name, table, (n_classes, N_LEVELS), 0, LARGEST_COUNT, DataError)
     if not table.any():
         return ()
     return as_levels(table)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Integers
-from flwr_flynn._validation import boolean, integer, number, one_of
+from flwr_flynn._validation import boolean, checked_fields, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import SIZE_ENTRIES
@@ -401,33 +401,16 @@ def mechanism_from_dict(values: object) -> Mechanism:
     given = dict(values)
     kind = given.pop("mechanism", None)
     if kind == SimulatedRelease.kind:
-        if set(given) != {"seed", "of"} or not isinstance(given["of"], Mapping):
-            raise ConfigError(
-                "mechanism",
-                "the fields seed and of for a simulated one",
-                ", ".join(sorted(given)),
-            )
-        if given["of"].get("mechanism") == SimulatedRelease.kind:
+        checked_fields("mechanism", given, {"seed", "of"})
+        inner = given["of"]
+        # Before the inner one is made: they may be nested deeply.
+        if isinstance(inner, Mapping) and inner.get("mechanism") == kind:
             raise ConfigError("mechanism", "one that is not simulated", kind)
-        return SimulatedRelease(mechanism_from_dict(given["of"]), given["seed"])
+        return SimulatedRelease(mechanism_from_dict(inner), given["seed"])
     kind = one_of("mechanism", kind, tuple(MECHANISMS))
     made = MECHANISMS[kind]
     needed = {"epsilon", *COMMON, *made.own}
-    missing = sorted(needed - set(given))
-    if missing:
-        raise ConfigError(
-            f"mechanism {kind}",
-            f"the fields {', '.join(sorted(needed))}",
-            f"none named {missing[0]}",
-        )
-    unknown = sorted(set(given) - needed - {*made.optional})
-    if unknown:
-        raise ConfigError(
-            f"mechanism {kind}",
-            f"the fields {', '.join(sorted(needed))}",
-            f"also {unknown[0][:40]}",
-        )
-    return made(**given)
+    return made(**checked_fields(f"mechanism {kind}", given, needed, {*made.optional}))
 
 
 # -------- sizes that go with the noise
