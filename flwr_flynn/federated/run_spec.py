@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy.typing as npt
 
@@ -284,19 +284,16 @@ def names_in_json(features: Features) -> str | None:
     return json.dumps(features, default=Schema.to_dict)
 
 
-def announced_names(config: Config) -> Features | None:
-    """Names of features in the order of hashing, or a schema, as a server announced.
+def announced_names(config: Config) -> Any:
+    """Names of features in the order of hashing, which are not checked, or a schema, as
+    a server announced.
 
     None without any.
     """
     if "feature_names" not in config:
         return None
     names = config.json("feature_names")
-    if isinstance(names, dict):
-        with refusing(key("feature_names")):
-            return Schema.from_dict(names)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PayloadError(
-            key("feature_names"), "a list of strings", type(names).__name__
-        )
-    return tuple(names)
+    if not isinstance(names, dict):
+        return names
+    with refusing(key("feature_names")):
+        return Schema.from_dict(names)

@@ -91,9 +91,6 @@ class Basis:
         integer("n_features", self.n_features, error=DataError)
         columns = _checked_columns(self.columns, self.n_features)
         k = len(columns)
-        for name in ("center", "deviation", "edges", "has_gaps"):
-            if len(getattr(self, name)) != k:
-                raise DataError(name, f"{k} values", len(getattr(self, name)))
         checked: dict[str, tuple[Any, ...]] = {"columns": columns}
         for name in ("center", "deviation"):
             expected = f"{k} finite numbers"

@@ -349,12 +349,10 @@ class ClassCounts(Additive):
         return counts, np.maximum(self.n_per_class, 1.0)
 
     def __repr__(self) -> str:
-        if self.noise:
-            samples = f"about {self.n_examples}"
-        else:
-            samples = f"{self.n_examples}"
+        samples = f"{self.n_examples}"
         noise = ""
         if self.noise:
+            samples = f"about {self.n_examples}"
             noise = f", noise sd {math.sqrt(self.noise_variance):.4g}"
         shape = (
             f"{self.n_classes} classes, hash_dim={self.hash_dim}, spec "
@@ -420,13 +418,8 @@ class ClassCounts(Additive):
             if mine != theirs:
                 raise CountsError(what, f"counts of {name} {mine}", theirs)
         try:
-            if sign > 0:
-                array = self.array + other.array
-            else:
-                array = self.array - other.array
-            return replace(
-                self, array=array, noise=_noise_of_both(self.noise, other.noise, sign)
-            )
+            noise = _noise_of_both(self.noise, other.noise, sign)
+            return replace(self, array=self.array + sign * other.array, noise=noise)
         except CountsError as error:
             raise CountsError(what, error.expected, error.got) from None
 
@@ -555,10 +548,7 @@ class Tables(Additive):
 
 def _exact_sum(first: Integers, second: Integers, sign: int) -> Integers:
     """Return first + sign * second; a `CountsError` if an entry is beyond int64."""
-    if sign > 0:
-        total: Integers = first + second
-    else:
-        total = first - second
+    total: Integers = first + sign * second
     low = int(first.min(initial=0))
     high = int(first.max(initial=0))
     least, most = sorted(
@@ -566,12 +556,7 @@ def _exact_sum(first: Integers, second: Integers, sign: int) -> Integers:
     )
     # What follows takes memory, and is hardly ever needed.
     if low + least < -(2**63) or high + most >= 2**63:
-        # A result has left int64 where its sign is not that of `first`, and `second`
-        # cannot be why.
-        if sign < 0:
-            unlike = first ^ second
-        else:
-            unlike = ~(first ^ second)
-        if ((unlike & (first ^ total)) < 0).any():
+        exact = first.astype(object) + sign * second.astype(object)
+        if (exact != total).any():
             raise CountsError("tables", "sums within int64", "larger ones")
     return total
