@@ -35,16 +35,13 @@ from flwr_flynn.tables.schema import Schema
 NAMES = Entry(str, MAX_CHARS, is_needed=False)
 """Names of features, or a schema, in JSON."""
 
-BOUND = Entry(str, 20, is_needed=False)
-"""The bound of a secure sum, as text."""
-
 RUN_ENTRIES = {
     "specs": SPECS,
     "fingerprints": FINGERPRINTS,
     "classes": Entry(str, MAX_CHARS),
     "mode": Entry(str, 40),
     "mechanism": Entry(str, 4096, is_needed=False),
-    "bound": BOUND,
+    "bound": Entry(str, 20, is_needed=False),
     "feature_names": NAMES,
     "class_weight": Entry(str, 40, is_needed=False),
 }
@@ -250,12 +247,13 @@ class RunSpec:
             mechanism = None
             if "mechanism" in config:
                 mechanism = mechanism_from_dict(config.json("mechanism"))
-            bound = None
-            if "bound" in config:
-                bound = announced_bound(config)
-            weight = config.get("class_weight")
             run = cls(
-                parsed, classes, mechanism, bound, announced_names(config), weight
+                parsed,
+                classes,
+                mechanism,
+                announced_bound(config),
+                announced_names(config),
+                config.get("class_weight"),
             )
         mode = config["mode"]
         if mode != run.mode:
@@ -269,8 +267,10 @@ class RunSpec:
         return codes_of(self.classes, y)
 
 
-def announced_bound(config: Config) -> int:
-    """The bound of the secure sum that a request is for."""
+def announced_bound(config: Config) -> int | None:
+    """The bound of the secure sum that a request is for; None in clear."""
+    if "bound" not in config:
+        return None
     bound = config.json("bound")
     with refusing(key("bound")):
         check_bound(bound)

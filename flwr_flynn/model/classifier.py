@@ -480,10 +480,7 @@ class FlyNNClassifier(FittedEstimator):
 
         Equal counts change but the prior.
         """
-        if any(
-            new != member.counts
-            for new, member in zip(counts, self.model_.members, strict=True)
-        ):
+        if counts != [member.counts for member in self.model_.members]:
             pairs = zip(self.model_.members, counts, strict=True)
             members = tuple(
                 replace(member, counts=new, scoring=self._scoring(new))

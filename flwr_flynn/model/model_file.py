@@ -359,12 +359,10 @@ def _member(
 
 
 def _member_header(member: ModelMember) -> dict[str, object]:
-    facts = {
+    return {
         "spec": member.spec.to_dict(),
         "fingerprint": member.counts.spec_fingerprint,
         **asdict(member.scoring),
-    }
-    return facts | {
         "weight": member.weight,
         "noise": [asdict(release) for release in member.counts.noise],
     }

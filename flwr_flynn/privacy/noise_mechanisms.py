@@ -89,10 +89,8 @@ class GaussianCounts(Mechanism):
     ) -> None:
         super().__init__(epsilon, **common)
         self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
-        self.n_honest = None
-        if n_honest is not None:
-            self.n_honest = integer("n_honest", n_honest, most=MOST_HONEST)
-        self.n_columns = _checked_columns(n_columns)
+        self.n_honest = _optional("n_honest", n_honest, MOST_HONEST)
+        self.n_columns = _optional("n_columns", n_columns, LARGEST_SIZE)
         self.mirrored = boolean("mirrored", mirrored)
         if mirrored and self.neighbours != "add-remove":
             raise ConfigError("mirrored", "False beside replace-one", True)
@@ -198,10 +196,11 @@ class GaussianCounts(Mechanism):
         return sums + sampler.gaussian(sums.size, self.sums_sd).reshape(sums.shape)
 
 
-def _checked_columns(n_columns: int | None) -> int | None:
-    if n_columns is None:
+def _optional(field: str, number: int | None, most: int) -> int | None:
+    """A checked number, or None."""
+    if number is None:
         return None
-    return integer("n_columns", n_columns, most=LARGEST_SIZE)
+    return integer(field, number, most=most)
 
 
 def _of_sums(mechanism: Mechanism) -> str:
@@ -240,7 +239,7 @@ class LaplaceCounts(Mechanism):
         self, epsilon: float, *, n_columns: int | None = None, **common: Any
     ) -> None:
         super().__init__(epsilon, **common)
-        self.n_columns = _checked_columns(n_columns)
+        self.n_columns = _optional("n_columns", n_columns, LARGEST_SIZE)
 
     @property
     def scale(self) -> float:
@@ -465,8 +464,8 @@ def suggest_spec(
     common: dict[str, Any] = {
         "neighbours": neighbours,
         "records_per_person": records_per_person,
+        "n_classes": n_classes,
     }
-    common["n_classes"] = n_classes
     given = {name: value for name, value in sizes.items() if value is not None}
     per_unit = None
     if delta:
