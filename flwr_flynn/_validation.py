@@ -124,7 +124,7 @@ def integers(
     array = _array(field, value, shape, "iu", expected, error)
     if array.size and not least <= int(array.min()) <= int(array.max()) <= most:
         raise error(field, expected, "some outside")
-    return array.astype(np.int64)
+    return array.astype(np.int64, order="C")
 
 
 def _array(
@@ -135,9 +135,9 @@ def _array(
     expected: str,
     error: type[FlyNNError],
 ) -> Array:
-    """A copy of `value` as an array, if it has this shape and one of these kinds."""
+    """`value` as an array, if it has this shape and one of these kinds."""
     try:
-        array = np.array(value)
+        array = np.asarray(value)
     except ValueError:  # rows of different lengths
         array = np.empty(0, object)
     if array.dtype.kind not in kinds:

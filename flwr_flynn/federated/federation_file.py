@@ -252,9 +252,14 @@ class Federation:
                     "none",
                     text="a model without a roster: nobody can join or leave",
                 )
-            lacking: dict[str, Any] = {"calibrated": True, "min_parties": 1}  # in 0.8
-            # Parties of 0.8 did not consent to products for all sites.
-            lacking |= {"basis": None, "growth": None, "changed": True}
+            # Of files of 0.8, whose parties did not consent to products for all sites.
+            lacking: dict[str, Any] = {
+                "calibrated": True,
+                "min_parties": 1,
+                "basis": None,
+                "growth": None,
+                "changed": True,
+            }
             if "trees" not in roster and "thorough" in roster:  # in 0.8
                 lacking["trees"] = THOROUGH_TREES * (roster.pop("thorough") is True)
             for name, value in lacking.items():

@@ -191,7 +191,7 @@ class Basis:
         given = checked_fields("basis", values, {*_FIELDS}, error=DataError)
         if not all(isinstance(value, list | tuple) for value in given.values()):
             raise DataError("basis", "a list for each of its fields", "others")
-        return cls(n_features, **{name: tuple(value) for name, value in given.items()})
+        return cls(n_features, **given)
 
 
 _SCORES = _normal_scores()

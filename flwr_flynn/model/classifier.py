@@ -306,25 +306,17 @@ class FlyNNClassifier(FittedEstimator):
         and other labels: nothing is learned.
         """
         self._validate_params()
-        first = not hasattr(self, "model_")
-        if first and classes is None:
-            raise DataError(
-                "classes", "all labels at the first call of partial_fit", None
-            )
-        if first:
-            known = unique_labels(classes)
-        else:
-            known = self.classes_
-        if classes is not None and not np.array_equal(
-            unique_labels(classes), np.sort(known)
-        ):
-            raise DataError(
-                "classes",
-                "the same labels as in the first call",
-                f"{len(unique_labels(classes))} labels",
-            )
-        if first:
-            return self._learn(X, y, known)
+        given = None
+        if classes is not None:
+            given = unique_labels(classes)
+        if not hasattr(self, "model_"):
+            if given is None:
+                expected = "all labels at the first call of partial_fit"
+                raise DataError("classes", expected, None)
+            return self._learn(X, y, given)
+        if given is not None and not np.array_equal(given, np.sort(self.classes_)):
+            expected = "the same labels as in the first call"
+            raise DataError("classes", expected, f"{len(given)} labels")
         return self._change(X, y, operator.add)
 
     def _learn(self, X: object, y: npt.ArrayLike, known: Array | None = None) -> Self:

@@ -22,7 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import boolean, checked_fields, freeze, integer, number
+from flwr_flynn._validation import (
+    boolean,
+    checked_fields,
+    freeze,
+    integer,
+    integers,
+    number,
+)
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts, class_indices
 from flwr_flynn.hashing.spec import HashSpec
@@ -450,24 +457,17 @@ def _exact_sizes(array: Integers, sums: Integers, rho: int) -> Integers:
 
 def _int64_matrix(array: npt.ArrayLike, signed: bool) -> Integers:
     """Copy `array` to int64, if it is a matrix of counts small enough to be added."""
-    values = np.asarray(array)
-    if values.ndim != 2 or 0 in values.shape:
-        raise CountsError("array", "shape (classes, bits)", f"shape {values.shape}")
-    if values.dtype.kind not in "iu":
-        raise CountsError("array", "integers", values.dtype.name)
-    if int(values.min()) < 0 and not signed:
-        label = int(np.flatnonzero((values < 0).any(axis=1))[0])
-        raise CountsError(
-            "array", "counts of at least 0", f"a negative count in row {label}"
-        )
+    shape = np.shape(array)
+    if len(shape) != 2 or 0 in shape:
+        raise CountsError("array", "shape (classes, bits)", f"shape {shape}")
     # A row sum beyond int64 wraps around to any value, even to one that looks right;
     # and the sum of two noisy matrices has no row sum that would show an overflow.
-    largest = (2**63 - 1) // values.shape[1]
+    most = (2**63 - 1) // shape[1]
+    least = 0
     if signed:
-        largest //= 2
-    if int(values.max()) > largest or int(values.min()) < -largest:
-        raise CountsError("array", f"counts of at most {largest}", "a larger one")
-    return np.array(values, np.int64, order="C")
+        most //= 2
+        least = -most
+    return integers("array", array, shape, least, most, CountsError)
 
 
 def active_bits(

@@ -424,13 +424,10 @@ class Model:
             members.append([counts, scoring.rule, scoring.decay, scoring.temperature])
             if len(self.members) > 1:
                 members[-1].append(member.weight)
-        names: object = self.feature_names
-        if self.schema is not None:
-            names = self.schema.to_dict()
-        facts = {
+        facts: dict[str, object] = {
             "members": members,
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
-            "feature_names": names,
+            "feature_names": self.feature_names,
         }
         if self.linear is not None:
             facts["linear"] = self.linear.sha256()
@@ -445,9 +442,8 @@ class Model:
             calibration = self.calibration.facts()
             if calibration != Calibration.unchanged(len(self.classes)).facts():
                 facts["calibration"] = calibration
-        return hashlib.sha256(
-            b"flynn model 1 " + json.dumps(facts).encode()
-        ).hexdigest()
+        text = json.dumps(facts, default=Schema.to_dict)
+        return hashlib.sha256(b"flynn model 1 " + text.encode()).hexdigest()
 
 
 def counts_sha256(members: Sequence[ModelMember]) -> str:

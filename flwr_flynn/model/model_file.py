@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from flwr_flynn import _files
 from flwr_flynn._types import Array
-from flwr_flynn._validation import listed
+from flwr_flynn._validation import checked_fields, listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -91,13 +91,10 @@ def to_bytes(
     further: Mapping[str, Array] | None = None,
 ) -> bytes:
     """The content of a model's file."""
-    names: object = model.feature_names
-    if model.schema is not None:
-        names = model.schema.to_dict()
     header: dict[str, object] = {
         "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
-        "feature_names": names,
+        "feature_names": model.feature_names,
         "guarantee": model.guarantee,
         "members": [_member_header(member) for member in model.members],
         **dict.fromkeys(_SINCE_0_9),
@@ -189,12 +186,7 @@ def _read_header(
             raise ModelFileError(name, expected, json.dumps(value)[:20])
     for name in _SINCE_0_9:
         header.setdefault(name, None)
-    if set(header) != _HEADER:
-        raise ModelFileError(
-            "header",
-            ", ".join(sorted(_HEADER)),
-            listed([name[:40] for name in sorted(header)], 8),
-        )
+    checked_fields("header", header, _HEADER, error=ModelFileError)
     members = header["members"]
     if not isinstance(members, list):
         raise ModelFileError("members", "a list", type(members).__name__)
@@ -408,7 +400,8 @@ def _read_npy(
 
 
 def _json_bytes(values: object) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(json.dumps(values, allow_nan=False).encode(), np.uint8)
+    text = json.dumps(values, allow_nan=False, default=Schema.to_dict)
+    return np.frombuffer(text.encode(), np.uint8)
 
 
 def digest_of(*arrays: Array) -> npt.NDArray[np.uint8]:

@@ -144,9 +144,16 @@ def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> S
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     few, small = _restrict(counts.nonnegative()[0], bits)
     weights = _powers(few, 0, np.ones(len(few)), ScoringRule("novelty", decay).decay)
-    sums = np.empty((len(bits), len(few)))
-    add_weights(small, np.full(len(bits), -1, np.int64), weights, weights, sums)
+    sums = weight_sums(small, weights)
     sums /= counts.hash_nnz
+    return sums
+
+
+def weight_sums(active: Active, weights: Floats) -> Scores:
+    """Sums of the weights, (m, L), of active bits, (n, rho), for each class, (n, L)."""
+    sums = np.empty((len(active), weights.shape[1]))
+    no_class = np.full(len(active), -1, np.int64)
+    add_weights(active, no_class, weights, weights, sums)
     return sums
 
 
