@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from flwr_flynn._types import Array, Integers
-from flwr_flynn._validation import listed
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import (
     pack,
@@ -155,12 +154,14 @@ class Field:
 
 
 def _check_typed(
-    array: Array, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None
+    array: object, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None
 ) -> None:
     """Raise a `PayloadError` unless an array has one of these types and this shape.
 
     None stands for the shapes of one dimension.
     """
+    if not isinstance(array, np.ndarray):
+        raise PayloadError(name, "an array", type(array).__name__)
     if array.dtype.str not in types:
         raise PayloadError(name, f"type {' or '.join(types)}", array.dtype.str[:20])
     if shape is None and array.ndim != 1:
@@ -198,10 +199,7 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
     A `PayloadError` if anything is wrong. All arrays are looked at before one of them
     is unpacked.
     """
-    names = [content.fields[0] for content in contents(fields)]
-    if len(arrays) != len(names):
-        expected = f"{len(names)} arrays ({listed(names, 4)})"
-        raise PayloadError("message", expected, f"{len(arrays)} arrays")
+    _check_number(arrays, [content.fields[0] for content in contents(fields)])
     rest = iter(arrays)
     packed = []
     for field in fields:
@@ -220,3 +218,16 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
             _check_typed(array, field.name, ("|u1",), None)
         packed.append(array)
     return [field.unpacked(array) for field, array in zip(fields, packed, strict=True)]
+
+
+def _check_number(arrays: object, names: Sequence[str]) -> None:
+    """Raise a `PayloadError` unless a message has an array for each of these names."""
+    got = type(arrays).__name__
+    if isinstance(arrays, Sequence):
+        if len(arrays) == len(names):
+            return
+        got = f"{len(arrays)} arrays"
+    expected = ", ".join(names[:4])
+    if len(names) > 4:
+        expected += ", ..."
+    raise PayloadError("message", f"{len(names)} arrays ({expected})", got)

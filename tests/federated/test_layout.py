@@ -5,6 +5,8 @@ Vectors add like their integers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,15 +72,20 @@ def test_bounds_of_single_classes_hold():
 def test_nothing_is_unpacked_before_all_arrays_have_their_form(index, monkeypatch):
     arrays = to_arrays(FIELDS, PARTS)
     monkeypatch.setattr(Field, "unpacked", lambda *_: pytest.fail("unpacked"))
-    spoiled = [arrays[index].astype(float), arrays[index][:, None]]
+    spoiled: list[Any] = [
+        arrays[index].astype(float),
+        arrays[index][:, None],
+        arrays[index].tolist(),
+        None,
+    ]
     if index < 2:
         spoiled.append(arrays[index][:-1])
     for array in spoiled:
         with pytest.raises(PayloadError):
             of_arrays([*arrays[:index], array, *arrays[index + 1 :]], FIELDS)
-    for other in (arrays[:index], [*arrays, arrays[index]]):
+    for other in (arrays[:index], [*arrays, arrays[index]], None):
         with raises(PayloadError, field="message"):
-            of_arrays(other, FIELDS)
+            of_arrays(other, FIELDS)  # type: ignore[arg-type]
 
 
 def test_a_capped_field_keeps_its_smaller_bounds():
