@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 import operator
 import os
+from collections.abc import Mapping, Set
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Floats, Integers
 from flwr_flynn.errors import ConfigError, FlyNNError
 
 LARGEST = 2**63 - 1
@@ -92,32 +94,79 @@ def boolean(field: str, value: object, error: type[FlyNNError] = ConfigError) ->
     return value
 
 
+Shape = tuple[int | None, ...]
+"""Shape of an array; a length of None is any length."""
+
+
 def finite_floats(
+    field: str, value: object, shape: Shape, expected: str, error: type[FlyNNError]
+) -> Floats:
+    """`value` as float64, if it is an array or nested sequences of finite numbers."""
+    floats = _array(field, value, shape, "iuf", expected, error).astype(np.float64)
+    bad = np.argwhere(~np.isfinite(floats))
+    if len(bad):
+        raise error(field, expected, f"NaN or infinity at index {bad[0].tolist()}")
+    return floats
+
+
+def integers(
     field: str,
     value: object,
-    shape: tuple[int | None, ...],
+    shape: Shape,
+    least: int,
+    most: int,
+    error: type[FlyNNError],
+) -> Integers:
+    """`value` as int64, if it is an array or nested sequences of integers within
+    bounds.
+    """
+    expected = f"integers from {least} to {most} of shape {shape}"
+    array = _array(field, value, shape, "iu", expected, error)
+    if array.size and not least <= int(array.min()) <= int(array.max()) <= most:
+        raise error(field, expected, "some outside")
+    return array.astype(np.int64, order="C")
+
+
+def _array(
+    field: str,
+    value: object,
+    shape: Shape,
+    kinds: str,
     expected: str,
     error: type[FlyNNError],
-) -> npt.NDArray[np.float64]:
-    """`value` as float64, if it is an array or nested sequences of finite numbers.
-
-    A length of None in the shape is any length.
-    """
+) -> Array:
+    """`value` as an array, if it has this shape and one of these kinds."""
     try:
-        array = np.array(value)
+        array = np.asarray(value)
     except ValueError:  # rows of different lengths
         array = np.empty(0, object)
-    if array.dtype.kind not in "iuf":
+    if array.dtype.kind not in kinds:
         raise error(field, expected, f"{type(value).__name__} of another shape or type")
     if array.ndim != len(shape) or any(
         n not in (None, m) for n, m in zip(shape, array.shape, strict=True)
     ):
         raise error(field, expected, f"shape {array.shape}")
-    floats = array.astype(np.float64)
-    bad = np.argwhere(~np.isfinite(floats))
-    if len(bad):
-        raise error(field, expected, f"NaN or infinity at index {bad[0].tolist()}")
-    return floats
+    return array
+
+
+def checked_fields(
+    field: str,
+    values: object,
+    needed: Set[str],
+    optional: Set[str] = frozenset(),
+    error: type[FlyNNError] = ConfigError,
+) -> Mapping[str, Any]:
+    """`values`, if it is a mapping of these fields with all that are needed."""
+    known = needed | optional
+    expected = f"the fields {', '.join(sorted(known))}"
+    if not isinstance(values, Mapping):
+        raise error(field, expected, type(values).__name__)
+    names = {str(name)[:40] for name in values}
+    faults = {"unknown": names - known, "none named": needed - names}
+    for fault, wrong in faults.items():
+        if wrong:
+            raise error(field, expected, f"{fault} {', '.join(sorted(wrong)[:5])}")
+    return values
 
 
 def n_threads(n_jobs: int | None) -> int:

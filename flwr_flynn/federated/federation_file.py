@@ -27,7 +27,14 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from flwr_flynn._types import Array
-from flwr_flynn._validation import boolean, freeze, integer, number
+from flwr_flynn._validation import (
+    boolean,
+    checked_fields,
+    freeze,
+    integer,
+    integers,
+    number,
+)
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.gram_fields import linear_of_parts
 from flwr_flynn.federated.labels import Label
@@ -39,7 +46,7 @@ from flwr_flynn.model.candidates import THOROUGH_TREES
 from flwr_flynn.model.counts import ClassCounts, is_sha256
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.forest import MOST_TREES, Forest
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import GramMatrix
 from flwr_flynn.model.growth import LARGEST_GAINS, Growth
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.model_file import GROWTH, SUMS
@@ -91,7 +98,7 @@ class Federation:
         Trees of the run, which later runs grow anew.
     is_calibrated : bool, default=True
         False for a run of effort "quick", whose model has no calibration.
-    linear : LearnedGram, optional
+    linear : GramMatrix, optional
         Sums of the linear part, of the members that let theirs leave.
     min_parties : int, default=1
         Members whose sums a linear part needs, at least.
@@ -109,7 +116,7 @@ class Federation:
     is_selected: bool = True
     n_trees: int = 0
     is_calibrated: bool = True
-    linear: LearnedGram | None = None
+    linear: GramMatrix | None = None
     min_parties: int = 1
     growth: Growth | None = None
     is_changed: bool = False
@@ -185,7 +192,7 @@ class Federation:
     @property
     def basis(self) -> Basis | None:
         """Basis of the linear part; None where no party was asked for its sums."""
-        if self.linear is None or not isinstance(self.linear.terms, Basis):
+        if self.linear is None:
             return None
         return self.linear.terms
 
@@ -208,12 +215,12 @@ class Federation:
         the new one.
         """
         run = self.run_spec
-        mechanism = self.run_spec.mechanism
+        mechanism = run.mechanism
         basis = None
         further: dict[str, Array] = {}
-        if self.linear is not None and self.basis is not None:
-            basis = self.basis.to_dict()
-            further = dict(zip(SUMS, self.linear.sums.tables, strict=True))
+        if self.linear is not None:
+            basis = self.linear.terms.to_dict()
+            further = dict(zip(SUMS, self.linear.tables, strict=True))
         growth = None
         if self.growth is not None:
             growth = {name: getattr(self.growth, name) for name in _LEVELS}
@@ -245,9 +252,14 @@ class Federation:
                     "none",
                     text="a model without a roster: nobody can join or leave",
                 )
-            lacking: dict[str, Any] = {"calibrated": True, "min_parties": 1}  # in 0.8
-            # Parties of 0.8 did not consent to products for all sites.
-            lacking |= {"basis": None, "growth": None, "changed": True}
+            # Of files of 0.8, whose parties did not consent to products for all sites.
+            lacking: dict[str, Any] = {
+                "calibrated": True,
+                "min_parties": 1,
+                "basis": None,
+                "growth": None,
+                "changed": True,
+            }
             if "trees" not in roster and "thorough" in roster:  # in 0.8
                 lacking["trees"] = THOROUGH_TREES * (roster.pop("thorough") is True)
             for name, value in lacking.items():
@@ -299,15 +311,15 @@ class Federation:
 
 def _linear(
     values: object, sums: Sequence[Array], run: RunSpec, counts: ClassCounts
-) -> LearnedGram | None:
+) -> GramMatrix | None:
     """Sums of a linear part, with a basis in the roster."""
     if values is None and not sums:
         return None
     if run.mechanism is not None:
         raise ModelFileError("basis", "none beside noisy counts", "one")
     basis = Basis.from_dict(values, run.spec.n_features)
-    zeros = LearnedGram.zeros(basis, run.n_classes)
-    shapes = [table.shape for table in zeros.sums.tables]
+    zeros = GramMatrix.zeros(basis, run.n_classes)
+    shapes = [table.shape for table in zeros.tables]
     if [table.shape for table in sums] != shapes:
         raise ModelFileError(
             "linear", f"arrays of shapes {shapes}", f"{len(sums)} others"
@@ -330,9 +342,7 @@ def _growth(
     values: Any, arrays: Mapping[str, Array], basis: Basis, run: RunSpec
 ) -> Growth:
     """A growth with an entry in the roster, and its arrays."""
-    if not isinstance(values, dict) or set(values) != {"n_trees", *_LEVELS}:
-        expected = f"n_trees, {', '.join(_LEVELS)}"
-        raise ModelFileError("growth", expected, type(values).__name__)
+    checked_fields("growth", values, {"n_trees", *_LEVELS}, error=ModelFileError)
     n_trees = integer("n_trees", values["n_trees"], error=ModelFileError)
     levels = {
         name: integer(name, values[name], least=0, error=ModelFileError)
@@ -341,9 +351,8 @@ def _growth(
     loss = number("best_loss", values["best_loss"], least=0, error=ModelFileError)
     columns, cuts, leaf_nodes, best_values, gains = map(arrays.__getitem__, GROWTH)
     forest = Forest(basis, run.n_classes, n_trees, columns, cuts, leaf_nodes)
-    k = len(basis.columns)
-    if gains.shape != (k,) or gains.min() < 0 or gains.max() > LARGEST_GAINS:
-        raise ModelFileError("gains", f"those of {k} columns", "others")
+    shape = (len(basis.columns),)
+    gains = integers("gains", gains, shape, 0, LARGEST_GAINS, ModelFileError)
     best = None
     if len(best_values):
         best = forest.pruned(best_values)
@@ -361,10 +370,7 @@ def _check_line(field: str, text: object, what: str) -> None:
 def _member(values: Any, n_classes: int) -> Member:
     if isinstance(values, dict):
         values.setdefault("proof", "")  # there was none in 0.8
-    if not isinstance(values, dict) or values.keys() != {*_KEPT}:
-        raise ModelFileError(
-            "members", f"entries with {', '.join(_KEPT)}", type(values).__name__
-        )
+    checked_fields("members", values, {*_KEPT}, error=ModelFileError)
     for name in ("name", "node", "run"):
         _check_line(name, values[name], "a text")
     sizes = values["sizes"]

@@ -24,7 +24,6 @@ from flwr_flynn.model.gram import (
     N_FOLDS,
     GramMatrix,
     GramScoring,
-    LearnedGram,
     fold_sizes,
 )
 
@@ -69,16 +68,16 @@ N_GRAM_ARRAYS = 3
 """Arrays of the sums of a linear part in a request."""
 
 
-def gram_arrays(learned: LearnedGram) -> list[Array]:
+def gram_arrays(learned: GramMatrix) -> list[Array]:
     """The sums of a linear part as arrays of a request."""
-    n_classes = learned.sums.n_per_class.shape[1]
+    n_classes = learned.n_per_class.shape[1]
     fields = gram_fields(learned.terms, n_classes, _ANY)
-    return to_arrays(fields, gram_parts(learned.sums))
+    return to_arrays(fields, gram_parts(learned))
 
 
 def gram_of_arrays(
     arrays: Sequence[Array], basis: Basis, counts: ClassCounts
-) -> LearnedGram:
+) -> GramMatrix:
     """The sums of a linear part in a request that may come from anybody."""
     parts = of_arrays(arrays, gram_fields(basis, counts.n_classes, _ANY))
     return linear_of_parts(parts, basis, counts)
@@ -86,7 +85,7 @@ def gram_of_arrays(
 
 def linear_of_parts(
     parts: Sequence[Array], basis: Basis, counts: ClassCounts
-) -> LearnedGram:
+) -> GramMatrix:
     """The sums of a linear part with these integers, beside the counts of its samples.
 
     A `PayloadError` if no samples have them, or more than are counted. False sums could
@@ -99,41 +98,36 @@ def linear_of_parts(
             "Gram matrix", f"that of at most {CAPACITY} samples", n_examples
         )
     by_class = sums.reshape(N_FOLDS, counts.n_classes, basis.n_terms)
-    folds = zip(products, by_class, sizes, strict=True)
-    if not all(_is_possible(*fold) for fold in folds):
+    matrix = GramMatrix((products, by_class, sizes), basis)
+    if not all(_is_possible(matrix, fold) for fold in range(N_FOLDS)):
         raise PayloadError(
             "Gram matrix", "products and sums that so many samples can have", "others"
         )
     if (sizes.sum(axis=0) > counts.n_per_class).any():
         raise PayloadError("class sizes", "at most the samples counted", "more")
-    return LearnedGram(basis, GramMatrix((products, by_class, sizes)))
+    return matrix
 
 
-def _is_possible(products: Array, sums: Array, sizes: Array) -> bool:
+def _is_possible(matrix: GramMatrix, fold: int) -> bool:
     """True if samples can have the sums of a fold, as far as single products tell: none
     is larger than its squares allow, and no square of a sum is negative.
     """
+    sums = matrix.sums[fold]
+    sizes = matrix.n_per_class[fold]
     if (np.abs(sums) > LARGEST * sizes[:, None]).any():
         return False
     totals = sums.sum(axis=0).astype(np.float64)
     n_examples = float(sizes.sum())
-    n_terms = sums.shape[1]
-    steps = np.arange(n_terms, 0, -1)
-    diagonal = products[np.cumsum(steps) - steps].astype(np.float64)
+    upper = matrix.upper(fold)
+    diagonal = upper.diagonal()
     most = n_examples * LARGEST**2
     if (diagonal < 0).any() or (diagonal > most).any():
         return False
     if (totals**2 > n_examples * diagonal * _ROUNDED).any():
         return False
-    start = 0
-    for index, square in enumerate(diagonal.tolist()):
-        row = products[start : start + n_terms - index].astype(np.float64)
-        start += len(row)
-        if (row**2 > square * diagonal[index:] * _ROUNDED).any():
-            return False
-    square = np.zeros((n_terms, n_terms))
-    square[np.triu_indices(n_terms)] = products
-    least = np.linalg.eigvalsh(square, "U").min(initial=0.0)
+    if (upper**2 > np.outer(diagonal, diagonal) * _ROUNDED).any():
+        return False
+    least = np.linalg.eigvalsh(upper, "U").min(initial=0.0)
     return bool(least >= -1e-9 * diagonal.sum())
 
 
@@ -212,11 +206,7 @@ def announced_linear(
         shape = (terms.n_terms, run.n_classes)
         blocks = np.array(biases, np.int64).reshape(n_scorings, run.n_classes)
         scorings = tuple(
-            GramScoring(
-                terms,
-                unpack_signed(array, shape, LARGEST_WEIGHT).astype(np.int32),
-                bias,
-            )
+            GramScoring(terms, unpack_signed(array, shape, LARGEST_WEIGHT), bias)
             for array, bias in zip(arrays[first:], blocks, strict=True)
         )
     return scorings, arrays[:first]

@@ -29,7 +29,7 @@ from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.forest import LEVELS
-from flwr_flynn.model.gram import NO_SAMPLES, GramScoring, LearnedGram
+from flwr_flynn.model.gram import NO_SAMPLES, GramMatrix, GramScoring
 from flwr_flynn.model.growth import REFITS, Growth
 from flwr_flynn.model.model import CalibratedForest, Model, ModelMember
 from flwr_flynn.model.prior import counted_prior
@@ -324,14 +324,14 @@ def senders_of_linear(members: Sequence[Member]) -> list[Member]:
     ]
 
 
-def linear_sums(state: RunState, options: RunOptions) -> LearnedGram | None:
+def linear_sums(state: RunState, options: RunOptions) -> GramMatrix | None:
     """Sums of the linear part, if scores follow from them and enough parties sent some.
 
     These are `min_parties`, of this run and of the saved one, with half of the counted
     samples.
     """
     counts = state.results["counts"]
-    linear: LearnedGram | None = counts.linear
+    linear: GramMatrix | None = counts.linear
     if linear is None or why_no_linear(state, options):
         return None
     return linear

@@ -210,14 +210,10 @@ class RunRequest(Request[S]):
 
 
 def announced_run(config: Config, options: PartyOptions) -> RunSpec:
-    """The run that a server announced, if the party can hash by it."""
+    """The run that a server announced, if the party has the memory for it, and draws
+    the same rows.
+    """
     run = RunSpec.from_config(config)
-    check_run(run, config, options)
-    return run
-
-
-def check_run(run: RunSpec, config: Config, options: PartyOptions) -> None:
-    """Raise unless the party has the memory for a run, and draws the same rows."""
     needed = 32 * run.n_classes**2  # two confusion matrices, and their message
     needed += sum(memory_needed(spec, run.n_classes) for spec in run.specs)
     inputs = max(map(inputs_of, run.specs))
@@ -231,6 +227,7 @@ def check_run(run: RunSpec, config: Config, options: PartyOptions) -> None:
     )
     options.check_memory(needed, f"{sizes} and {run.n_classes} classes{several}")
     check_fingerprints(config, run.hashers)
+    return run
 
 
 AnyRequest = type[Request[Any]]

@@ -264,9 +264,8 @@ class Roster:
         if len(self._counted) >= min_parties:
             return
         missing = self.missing
-        names = missing_text(missing)
-        if not names:
-            names = "nobody else was asked; too few parties were connected"
+        nobody = "nobody else was asked; too few parties were connected"
+        names = missing_text(missing) or nobody
         text = (
             f"{len(self._counted)} of at least {min_parties} parties "
             f"counted{hint}; missing: {names}"

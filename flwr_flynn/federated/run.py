@@ -425,9 +425,8 @@ class Run:
         missing: dict[str, str] = {}
         if due in self.rosters:
             missing = self.rosters[due].missing
-        names = missing_text(missing)
-        if not names:
-            names = "nobody was asked; too few parties were connected"
+        nobody = "nobody was asked; too few parties were connected"
+        names = missing_text(missing) or nobody
         text = (
             f"no party was asked to count{self._hint}, phase {due} is not "
             f"done; missing: {names}"

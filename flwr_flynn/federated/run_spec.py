@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy.typing as npt
 
@@ -35,16 +35,13 @@ from flwr_flynn.tables.schema import Schema
 NAMES = Entry(str, MAX_CHARS, is_needed=False)
 """Names of features, or a schema, in JSON."""
 
-BOUND = Entry(str, 20, is_needed=False)
-"""The bound of a secure sum, as text."""
-
 RUN_ENTRIES = {
     "specs": SPECS,
     "fingerprints": FINGERPRINTS,
     "classes": Entry(str, MAX_CHARS),
     "mode": Entry(str, 40),
     "mechanism": Entry(str, 4096, is_needed=False),
-    "bound": BOUND,
+    "bound": Entry(str, 20, is_needed=False),
     "feature_names": NAMES,
     "class_weight": Entry(str, 40, is_needed=False),
 }
@@ -250,12 +247,13 @@ class RunSpec:
             mechanism = None
             if "mechanism" in config:
                 mechanism = mechanism_from_dict(config.json("mechanism"))
-            bound = None
-            if "bound" in config:
-                bound = announced_bound(config)
-            weight = config.get("class_weight")
             run = cls(
-                parsed, classes, mechanism, bound, announced_names(config), weight
+                parsed,
+                classes,
+                mechanism,
+                announced_bound(config),
+                announced_names(config),
+                config.get("class_weight"),
             )
         mode = config["mode"]
         if mode != run.mode:
@@ -269,8 +267,10 @@ class RunSpec:
         return codes_of(self.classes, y)
 
 
-def announced_bound(config: Config) -> int:
-    """The bound of the secure sum that a request is for."""
+def announced_bound(config: Config) -> int | None:
+    """The bound of the secure sum that a request is for; None in clear."""
+    if "bound" not in config:
+        return None
     bound = config.json("bound")
     with refusing(key("bound")):
         check_bound(bound)
@@ -284,19 +284,16 @@ def names_in_json(features: Features) -> str | None:
     return json.dumps(features, default=Schema.to_dict)
 
 
-def announced_names(config: Config) -> Features | None:
-    """Names of features in the order of hashing, or a schema, as a server announced.
+def announced_names(config: Config) -> Any:
+    """Names of features in the order of hashing, which are not checked, or a schema, as
+    a server announced.
 
     None without any.
     """
     if "feature_names" not in config:
         return None
     names = config.json("feature_names")
-    if isinstance(names, dict):
-        with refusing(key("feature_names")):
-            return Schema.from_dict(names)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PayloadError(
-            key("feature_names"), "a list of strings", type(names).__name__
-        )
-    return tuple(names)
+    if not isinstance(names, dict):
+        return names
+    with refusing(key("feature_names")):
+        return Schema.from_dict(names)

@@ -6,7 +6,7 @@ Where counts are private, rows are read one by one, see `private_rows`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from flwr_flynn._types import Array, Floats
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
 from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
+from flwr_flynn.model import model
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places
 
@@ -30,27 +31,10 @@ def checked_names(names: object, n_features: int) -> Features:
 
     A `ConfigError` for anything else.
     """
-    if isinstance(names, Schema):
-        if names.width != n_features:
-            raise ConfigError(
-                "feature_names",
-                f"a schema of {n_features} numbers a row (n_features)",
-                names.width,
-            )
-        return replace(names, label="", classes=())
-    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
-        raise ConfigError(
-            "feature_names", f"{n_features} strings", type(names).__name__
-        )
-    given = tuple(names)
-    if len(given) != n_features or not all(isinstance(name, str) for name in given):
-        raise ConfigError(
-            "feature_names",
-            f"{n_features} strings (n_features)",
-            f"{len(given)} entries",
-        )
-    # str() makes Python's strings of NumPy's.
-    return tuple(str(name) for name in given)
+    checked = model.checked_names(names, n_features, ConfigError)
+    if isinstance(checked, Schema):
+        return replace(checked, label="", classes=())
+    return checked
 
 
 @dataclass(frozen=True)

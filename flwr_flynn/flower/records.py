@@ -95,10 +95,9 @@ def config_of(content: RecordDict) -> dict[str, Any]:
 def reply_of_evaluation(cid: str, n_examples: int, metrics: Entries) -> Reply:
     """A party's reply on the evaluate channel; a malformed statistic is a fault."""
     others = {name: value for name, value in metrics.items() if name != STATISTIC}
-    if STATISTIC not in metrics:
-        return Reply(cid, (), n_examples, others)
+    statistic = metrics.get(STATISTIC, b"")
     try:
-        return Reply(cid, codec.split(metrics[STATISTIC]), n_examples, others)
+        return Reply(cid, codec.split(statistic), n_examples, others)
     except PayloadError as error:
         return Reply(cid, (), n_examples, others, fault=str(error))
 

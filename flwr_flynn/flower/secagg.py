@@ -50,13 +50,11 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_k
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import REFUSED, Entries
+from flwr_flynn.federated.protocol import REFUSED, Entries, refusing
 from flwr_flynn.federated.roster import NO_REPLY
 from flwr_flynn.federated.secure_bound import (
-    LARGEST_BOUND,
     LEAST_PARTIES,
     MODULUS,
-    bound_for,
     check_bound,
     room,
 )
@@ -189,12 +187,13 @@ def check_setup(configs: Entries) -> None:
             "secure sum", expected, f"{parties}, {shares} and {threshold}"
         )
     bound = target // 2
-    is_power = bound == bound_for(min(max(bound, 1), LARGEST_BOUND))
-    if modulus != MODULUS or clip != bound or target != 2 * bound or not is_power:
+    with refusing("secure sum"):
+        check_bound(bound)
+    if modulus != MODULUS or clip != bound or target != 2 * bound:
         got = f"clipping at {clip}, a target of {target} and modulus {modulus}"
         raise PayloadError(
             "secure sum",
-            "a step of 1, a bound that is a power of two and modulus 2**32",
+            "a step of 1 and modulus 2**32",
             got,
         )
     if parties > room(bound):

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn._types import Array, Integers, Mask
-from flwr_flynn._validation import integer, n_threads
+from flwr_flynn._validation import integer, integers, n_threads
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.batching import BatchEncoder, batches, chunk_size, dense
 from flwr_flynn.hashing.philox import (
@@ -120,20 +120,11 @@ class FlyHash:
         signs : (m, s) integers, optional
             The nonzero entries, +1 or -1, or a `SpecError`. Default: all 1.
         """
-        columns = np.array(rows)
-        if columns.ndim != 2 or columns.dtype.kind not in "iu" or 0 in columns.shape:
-            raise SpecError(
-                "rows",
-                "an (m, s) array of integers",
-                f"{columns.dtype} of shape {columns.shape}",
-            )
+        n_features = integer("n_features", n_features, error=SpecError)
+        shape = (None, None)
+        columns = integers("rows", rows, shape, 0, n_features - 1, SpecError)
         m, s = columns.shape
         HashSpec(n_features, m, s, hash_nnz, seed=0)  # the same bounds hold
-        if int(columns.min()) < 0 or int(columns.max()) >= n_features:
-            outside = f"{int(columns.min())} to {int(columns.max())}"
-            raise SpecError(
-                "rows", f"column indices from 0 to {n_features - 1}", outside
-            )
         columns = columns.astype(np.int32)
         unordered = np.flatnonzero((np.diff(columns, axis=1) <= 0).any(axis=1))
         if len(unordered):
@@ -475,14 +466,10 @@ def class_indices(y: npt.ArrayLike, n_samples: int, n_classes: int) -> Integers:
 
     Where n is 0 it may have any dtype.
     """
-    labels = np.asarray(y)
-    expected = f"{n_samples} class indices from 0 to {n_classes - 1}"
-    if labels.shape != (n_samples,) or (labels.dtype.kind not in "iu" and labels.size):
-        raise DataError("y", expected, f"{labels.dtype} of shape {labels.shape}")
-    if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
-        outside = int(((labels < 0) | (labels >= n_classes)).sum())
-        raise DataError("y", expected, f"{outside} indices out of this range")
-    return labels.astype(np.int64)
+    labels: object = y
+    if not np.size(y):
+        labels = np.zeros(np.shape(y), np.int64)
+    return integers("y", labels, (n_samples,), 0, n_classes - 1, DataError)
 
 
 @njit(nogil=True, cache=True)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from flwr_flynn._validation import finite_floats, integer, number
+from flwr_flynn._validation import (
+    checked_fields,
+    finite_floats,
+    freeze,
+    integer,
+    number,
+)
 from flwr_flynn.errors import SpecError
 from flwr_flynn.hashing.rank_codes import CODINGS
 
@@ -114,11 +120,8 @@ class HashSpec:
             "seed",
         ):
             least, most = bounds.get(name, (1, _MAX_DIM))
-            object.__setattr__(
-                self,
-                name,
-                integer(name, getattr(self, name), least, most, error=SpecError),
-            )
+            size = integer(name, getattr(self, name), least, most, error=SpecError)
+            freeze(self, **{name: size})
         self._check_coding()
         if self.n_waves:
             limits = "n_waves"
@@ -137,7 +140,7 @@ class HashSpec:
                 raise SpecError(name, f"an integer from 1 to {most} ({limit})", value)
         if not isinstance(self.signed, bool | np.bool_):
             raise SpecError("signed", "True or False", self.signed)
-        object.__setattr__(self, "signed", bool(self.signed))
+        freeze(self, signed=bool(self.signed))
         for name, check in _CHECKS.items():
             self._check_vector(name, check)
         frequency = number("wave_frequency", self.wave_frequency, error=SpecError)
@@ -145,7 +148,7 @@ class HashSpec:
             raise SpecError("wave_frequency", "a finite number above 0", frequency)
         if not self.n_waves and frequency != 0:
             raise SpecError("wave_frequency", "0, as n_waves is 0", frequency)
-        object.__setattr__(self, "wave_frequency", frequency)
+        freeze(self, wave_frequency=frequency)
 
     @property
     def n_inputs(self) -> int:
@@ -192,7 +195,7 @@ class HashSpec:
             return
         checked = _Checked(check(vector, self.n_features))
         checked.fits = (name, self.n_features)
-        object.__setattr__(self, name, checked)
+        freeze(self, **{name: checked})
 
     def to_dict(self) -> dict[str, object]:
         """Fields as plain Python values that JSON can hold."""
@@ -208,18 +211,9 @@ class HashSpec:
 
         Raises a `SpecError` for missing, unknown or refused fields.
         """
-        if not isinstance(values, Mapping):
-            raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
         required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
-        names = {str(name)[:40] for name in values}
-        faults = {"unknown": names - known, "none named": required - names}
-        for fault, wrong in faults.items():
-            if wrong:
-                expected = f"the fields {', '.join(sorted(known))}"
-                got = f"{fault} {', '.join(sorted(wrong)[:5])}"
-                raise SpecError("spec", expected, got)
-        return cls(**values)
+        return cls(**checked_fields("spec", values, required, known, SpecError))
 
     def difference(self, other: HashSpec) -> list[str]:
         """Names of the fields in which two specifications differ."""

@@ -16,10 +16,8 @@ parties have the same. Values are compared and rounded alike on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,13 @@ import scipy.sparse as sp
 from scipy.special import ndtri
 
 from flwr_flynn._types import Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import finite_floats, freeze, integer
+from flwr_flynn._validation import (
+    checked_fields,
+    finite_floats,
+    freeze,
+    integer,
+    integers,
+)
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import N_EDGES, ranks_of
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -91,9 +95,6 @@ class Basis:
         integer("n_features", self.n_features, error=DataError)
         columns = _checked_columns(self.columns, self.n_features)
         k = len(columns)
-        for name in ("center", "deviation", "edges", "has_gaps"):
-            if len(getattr(self, name)) != k:
-                raise DataError(name, f"{k} values", len(getattr(self, name)))
         checked: dict[str, tuple[Any, ...]] = {"columns": columns}
         for name in ("center", "deviation"):
             expected = f"{k} finite numbers"
@@ -187,11 +188,10 @@ class Basis:
     @classmethod
     def from_dict(cls, values: object, n_features: int) -> Basis:
         """The basis with these values, which may come from anybody."""
-        if not isinstance(values, Mapping) or values.keys() != set(_FIELDS):
-            raise DataError("basis", ", ".join(_FIELDS), type(values).__name__)
-        if not all(isinstance(values[name], list | tuple) for name in _FIELDS):
+        given = checked_fields("basis", values, {*_FIELDS}, error=DataError)
+        if not all(isinstance(value, list | tuple) for value in given.values()):
             raise DataError("basis", "a list for each of its fields", "others")
-        return cls(n_features, **{name: tuple(values[name]) for name in _FIELDS})
+        return cls(n_features, **given)
 
 
 _SCORES = _normal_scores()
@@ -204,14 +204,9 @@ def _terms(deviation: Floats, edges: Floats, has_gaps: Mask) -> Mask:
     return np.stack([has_number, has_number & (n_different > _FEW), has_gaps])
 
 
-def _checked_columns(columns: Iterable[Any], n_features: int) -> tuple[int, ...]:
+def _checked_columns(columns: object, n_features: int) -> tuple[int, ...]:
     """Indices of columns as a tuple, if they ascend within the features."""
-    expected = f"ascending indices of {n_features} columns, at least one"
-    indices = [*columns]
-    is_many = not 1 <= len(indices) <= MOST_TERMS
-    if is_many or not all(type(index) is int for index in indices):
-        raise DataError("columns", expected, f"{len(indices)} values")
-    is_outside = indices[0] < 0 or indices[-1] >= n_features
-    if is_outside or any(low >= high for low, high in pairwise(indices)):
-        raise DataError("columns", expected, "others")
-    return tuple(indices)
+    indices = integers("columns", columns, (None,), 0, n_features - 1, DataError)
+    if not 1 <= len(indices) <= MOST_TERMS or (np.diff(indices) <= 0).any():
+        raise DataError("columns", f"1 to {MOST_TERMS} that ascend", "others")
+    return tuple(indices.tolist())

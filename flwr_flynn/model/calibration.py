@@ -106,12 +106,9 @@ class Calibration:
         pair = (self.share, self.temperature)
         if pair not in SETTINGS:
             raise DataError("calibration", "a pair of `SETTINGS`", str(pair)[:40])
-        shape = np.shape(self.intercepts)
         expected = f"finite numbers within {LARGEST_INTERCEPT}"
-        if len(shape) != 1:
-            raise DataError("intercepts", expected, f"shape {shape}")
         values = finite_floats(
-            "intercepts", self.intercepts, shape, expected, DataError
+            "intercepts", self.intercepts, (None,), expected, DataError
         )
         if np.abs(values).max(initial=0) > LARGEST_INTERCEPT:
             raise DataError("intercepts", expected, "larger ones")

@@ -28,6 +28,18 @@ from flwr_flynn.model.scoring import (
     size_factors,
 )
 
+_OF_HASH = {
+    "n_features",
+    "n_examples",
+    "n_classes",
+    "hash_dim",
+    "row_nnz",
+    "hash_nnz",
+    "seed",
+    "signed",
+}
+"""Fields of a plan that `HashSpec.suggest` takes."""
+
 CenterAndScale = tuple[Sequence[float] | None, Sequence[float] | None]
 
 # Features up to which "auto" has waves: beyond, they are slower than the rest of the
@@ -263,20 +275,10 @@ class HashPlan:
         """Specification with these fields, the given sizes, and where none of these is
         given, the others.
         """
-        names = (
-            "n_features",
-            "n_examples",
-            "n_classes",
-            "hash_dim",
-            "row_nnz",
-            "hash_nnz",
-            "seed",
-            "signed",
-        )
         chosen = {
-            name: getattr(self, name)
-            for name in names
-            if getattr(self, name) is not None
+            name: value
+            for name, value in vars(self).items()
+            if name in _OF_HASH and value is not None
         }
         suggested: dict[str, Any] = {"signed": True, **fields}
         if sizes is not None and not chosen.keys() & {"hash_dim", "hash_nnz"}:

@@ -31,7 +31,7 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import SIZE_ENTRIES, ClassCounts
-from flwr_flynn.model.scoring import SUGGESTED_TEMPERATURE, Scores, add_weights
+from flwr_flynn.model.scoring import SUGGESTED_TEMPERATURE, Scores, weight_sums
 
 MOST_ROWS = 2**11
 """Rows up to which noisy counts are read by this rule: beyond, they tell more than the
@@ -123,17 +123,12 @@ class MeanScoring(NamedTuple):
     def scores(self, hasher: FlyHash, X: Matrix, n_jobs: int | None = None) -> Scores:
         """Log odds of the classes, (n, L), times the suggested temperature."""
         if not self.are_mirrored:
-            return self._sums(hasher.active(X, n_jobs)) + self.bias
-        bits = both_bits(hasher, X, n_jobs)
-        rho = hasher.hash_nnz
-        return self._sums(bits[:, :rho]) - self._sums(bits[:, rho:]) + self.bias
-
-    def _sums(self, bits: Array) -> Scores:
-        sums = np.empty((len(bits), len(self.bias)))
-        no_class = np.full(len(bits), -1, np.int64)
-        active = np.ascontiguousarray(bits)
-        add_weights(active, no_class, self.weights, self.weights, sums)
-        return sums
+            return weight_sums(hasher.active(X, n_jobs), self.weights) + self.bias
+        halves = np.split(both_bits(hasher, X, n_jobs), 2, axis=1)
+        own, of_images = (
+            weight_sums(np.ascontiguousarray(half), self.weights) for half in halves
+        )
+        return own - of_images + self.bias
 
 
 def mean_scoring(counts: ClassCounts, hasher: FlyHash) -> MeanScoring:

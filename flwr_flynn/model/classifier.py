@@ -31,7 +31,7 @@ from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, sugge
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import MOST_TREES
-from flwr_flynn.model.gram import GramScoring, LearnedGram
+from flwr_flynn.model.gram import GramMatrix, GramScoring
 from flwr_flynn.model.growth import ClassTerms, Growth, forest_sums
 from flwr_flynn.model.model import CalibratedForest, Model, ModelMember, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, without_gaps
@@ -158,7 +158,7 @@ class FlyNNClassifier(FittedEstimator):
     }
 
     # Of `fit`, with sums that later samples change:
-    _linear: LearnedGram | None = None
+    _linear: GramMatrix | None = None
 
     def __init__(
         self,
@@ -306,25 +306,17 @@ class FlyNNClassifier(FittedEstimator):
         and other labels: nothing is learned.
         """
         self._validate_params()
-        first = not hasattr(self, "model_")
-        if first and classes is None:
-            raise DataError(
-                "classes", "all labels at the first call of partial_fit", None
-            )
-        if first:
-            known = unique_labels(classes)
-        else:
-            known = self.classes_
-        if classes is not None and not np.array_equal(
-            unique_labels(classes), np.sort(known)
-        ):
-            raise DataError(
-                "classes",
-                "the same labels as in the first call",
-                f"{len(unique_labels(classes))} labels",
-            )
-        if first:
-            return self._learn(X, y, known)
+        given = None
+        if classes is not None:
+            given = unique_labels(classes)
+        if not hasattr(self, "model_"):
+            if given is None:
+                expected = "all labels at the first call of partial_fit"
+                raise DataError("classes", expected, None)
+            return self._learn(X, y, given)
+        if given is not None and not np.array_equal(given, np.sort(self.classes_)):
+            expected = "the same labels as in the first call"
+            raise DataError("classes", expected, f"{len(given)} labels")
         return self._change(X, y, operator.add)
 
     def _learn(self, X: object, y: npt.ArrayLike, known: Array | None = None) -> Self:
@@ -357,7 +349,9 @@ class FlyNNClassifier(FittedEstimator):
         fresh._linear = None
         if known is None:
             if basis is not None:
-                fresh._linear = LearnedGram.of(basis, samples, codes, len(classes))
+                fresh._linear = GramMatrix.from_data(
+                    basis, samples, codes, len(classes)
+                )
             model = fresh._calibrated(model, samples, codes)
             if model.linear is None:
                 fresh._linear = None
@@ -439,7 +433,7 @@ class FlyNNClassifier(FittedEstimator):
             counts.append(combine(member.counts, more))
         linear = self._linear
         if linear is not None:
-            own = LearnedGram.of(linear.terms, samples, codes, len(self.classes_))
+            own = GramMatrix.from_data(linear.terms, samples, codes, len(self.classes_))
             linear = combine(linear, own)
         is_more = combine is operator.add
         self._set_counts(counts, linear, keeps_forest=is_more, stacklevel=4)
@@ -470,7 +464,7 @@ class FlyNNClassifier(FittedEstimator):
     def _set_counts(
         self,
         counts: Sequence[ClassCounts],
-        linear: LearnedGram | None = None,
+        linear: GramMatrix | None = None,
         keeps_forest: bool = False,
         stacklevel: int = 3,
     ) -> None:
@@ -478,10 +472,7 @@ class FlyNNClassifier(FittedEstimator):
 
         Equal counts change but the prior.
         """
-        if any(
-            new != member.counts
-            for new, member in zip(counts, self.model_.members, strict=True)
-        ):
+        if counts != [member.counts for member in self.model_.members]:
             pairs = zip(self.model_.members, counts, strict=True)
             members = tuple(
                 replace(member, counts=new, scoring=self._scoring(new))
@@ -701,7 +692,7 @@ class FlyNNClassifier(FittedEstimator):
         )
 
 
-def _scoring_of(learned: LearnedGram | None) -> GramScoring | None:
+def _scoring_of(learned: GramMatrix | None) -> GramScoring | None:
     """The scores of the whole that follow from sums, if any do."""
     if learned is None:
         return None

@@ -49,9 +49,7 @@ def cells_of(X: Array, y: Integers, n_classes: int) -> tuple[Integers, Integers]
     d = X.shape[1]
     if _fits_table(X, n_classes):
         table = np.zeros((n_classes, d, 256), np.int64)
-        _count_values(
-            np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table
-        )
+        _add_values(X, y, table)
         return _cells_of_table(table)
     keys = _checked_keys(X)
     return np.unique(
@@ -113,11 +111,7 @@ def _floored_table(
     """The cells of `floored_cells` for samples of one byte a value."""
     table = np.zeros((len(n_per_class), X.shape[1], 256), np.int64)
     for rows, codes in dense_batches(X, y):
-        _count_values(
-            np.ascontiguousarray(rows).view(np.uint8),
-            np.ascontiguousarray(codes),
-            table,
-        )
+        _add_values(rows, codes, table)
     table[n_per_class == 0] = 0
     for label in np.flatnonzero(n_per_class).tolist():
         # A value has the ranks from the number of samples below it; so many count at
@@ -270,6 +264,12 @@ def _merged(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
     if not len(first):
         return cells[first], counts[:0]
     return cells[first], np.add.reduceat(counts, first)
+
+
+def _add_values(X: Array, y: Integers, table: Integers) -> None:
+    """Count the values of samples of one byte a value into the table, (L, d, 256)."""
+    pixels = np.ascontiguousarray(X).view(np.uint8)
+    _count_values(pixels, np.ascontiguousarray(y), table)
 
 
 @njit(nogil=True, cache=True)

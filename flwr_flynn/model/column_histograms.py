@@ -299,8 +299,6 @@ class ColumnHistograms(Additive):
         )
         return same and self.n_features == other.n_features
 
-    __hash__ = None  # type: ignore[assignment]
-
     def _combined(self, other: ColumnHistograms, sign: int) -> ColumnHistograms:
         shape = (len(self.n_per_class), self.n_features)
         other_shape = (len(other.n_per_class), other.n_features)

@@ -13,7 +13,7 @@ import math
 import re
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -22,7 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import boolean, freeze, integer, number
+from flwr_flynn._validation import (
+    boolean,
+    checked_fields,
+    freeze,
+    integer,
+    integers,
+    number,
+)
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts, class_indices
 from flwr_flynn.hashing.spec import HashSpec
@@ -108,12 +115,8 @@ class Release:
     def from_dict(cls, values: object) -> Release:
         """Release from its fields, of which nothing is assumed."""
         names = {"name", "variance", "times", "selected"}
-        # Files of before have no mirrored counts.
-        if not isinstance(values, Mapping) or set(values) - {"mirrored"} != names:
-            raise CountsError(
-                "release", "the fields name, variance, times and selected", values
-            )
-        return cls(**values)
+        before = {"mirrored"}  # which files of before lack
+        return cls(**checked_fields("release", values, names, before, CountsError))
 
 
 def release_name(array: npt.ArrayLike, spec_fingerprint: str) -> str:
@@ -353,12 +356,10 @@ class ClassCounts(Additive):
         return counts, np.maximum(self.n_per_class, 1.0)
 
     def __repr__(self) -> str:
-        if self.noise:
-            samples = f"about {self.n_examples}"
-        else:
-            samples = f"{self.n_examples}"
+        samples = f"{self.n_examples}"
         noise = ""
         if self.noise:
+            samples = f"about {self.n_examples}"
             noise = f", noise sd {math.sqrt(self.noise_variance):.4g}"
         shape = (
             f"{self.n_classes} classes, hash_dim={self.hash_dim}, spec "
@@ -424,13 +425,8 @@ class ClassCounts(Additive):
             if mine != theirs:
                 raise CountsError(what, f"counts of {name} {mine}", theirs)
         try:
-            if sign > 0:
-                array = self.array + other.array
-            else:
-                array = self.array - other.array
-            return replace(
-                self, array=array, noise=_noise_of_both(self.noise, other.noise, sign)
-            )
+            noise = _noise_of_both(self.noise, other.noise, sign)
+            return replace(self, array=self.array + sign * other.array, noise=noise)
         except CountsError as error:
             raise CountsError(what, error.expected, error.got) from None
 
@@ -461,24 +457,17 @@ def _exact_sizes(array: Integers, sums: Integers, rho: int) -> Integers:
 
 def _int64_matrix(array: npt.ArrayLike, signed: bool) -> Integers:
     """Copy `array` to int64, if it is a matrix of counts small enough to be added."""
-    values = np.asarray(array)
-    if values.ndim != 2 or 0 in values.shape:
-        raise CountsError("array", "shape (classes, bits)", f"shape {values.shape}")
-    if values.dtype.kind not in "iu":
-        raise CountsError("array", "integers", values.dtype.name)
-    if int(values.min()) < 0 and not signed:
-        label = int(np.flatnonzero((values < 0).any(axis=1))[0])
-        raise CountsError(
-            "array", "counts of at least 0", f"a negative count in row {label}"
-        )
+    shape = np.shape(array)
+    if len(shape) != 2 or 0 in shape:
+        raise CountsError("array", "shape (classes, bits)", f"shape {shape}")
     # A row sum beyond int64 wraps around to any value, even to one that looks right;
     # and the sum of two noisy matrices has no row sum that would show an overflow.
-    largest = (2**63 - 1) // values.shape[1]
+    most = (2**63 - 1) // shape[1]
+    least = 0
     if signed:
-        largest //= 2
-    if int(values.max()) > largest or int(values.min()) < -largest:
-        raise CountsError("array", f"counts of at most {largest}", "a larger one")
-    return np.array(values, np.int64, order="C")
+        most //= 2
+        least = -most
+    return integers("array", array, shape, least, most, CountsError)
 
 
 def active_bits(
@@ -559,10 +548,7 @@ class Tables(Additive):
 
 def _exact_sum(first: Integers, second: Integers, sign: int) -> Integers:
     """Return first + sign * second; a `CountsError` if an entry is beyond int64."""
-    if sign > 0:
-        total: Integers = first + second
-    else:
-        total = first - second
+    total: Integers = first + sign * second
     low = int(first.min(initial=0))
     high = int(first.max(initial=0))
     least, most = sorted(
@@ -570,12 +556,7 @@ def _exact_sum(first: Integers, second: Integers, sign: int) -> Integers:
     )
     # What follows takes memory, and is hardly ever needed.
     if low + least < -(2**63) or high + most >= 2**63:
-        # A result has left int64 where its sign is not that of `first`, and `second`
-        # cannot be why.
-        if sign < 0:
-            unlike = first ^ second
-        else:
-            unlike = ~(first ^ second)
-        if ((unlike & (first ^ total)) < 0).any():
+        exact = first.astype(object) + sign * second.astype(object)
+        if (exact != total).any():
             raise CountsError("tables", "sums within int64", "larger ones")
     return total

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, replace
 from typing import Self
 
 from flwr_flynn.errors import CountsError
 from flwr_flynn.model.counts import Additive, ClassCounts
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import GramMatrix
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class CountsOfSpecs(Additive):
     """
 
     parts: tuple[ClassCounts, ...]
-    linear: LearnedGram | None = None
+    linear: GramMatrix | None = None
 
     @property
     def sha256(self) -> tuple[str, ...]:
@@ -37,11 +36,9 @@ class CountsOfSpecs(Additive):
             raise CountsError(
                 "counts", f"{sides[0][0]} specs on both sides", sides[1][0]
             )
-        combine = operator.add
-        if sign < 0:
-            combine = operator.sub
         linear = self.linear
         if linear is not None and other.linear is not None:
-            linear = combine(linear, other.linear)
-        parts = tuple(map(combine, self.parts, other.parts))
+            linear = linear._combined(other.linear, sign)
+        pairs = zip(self.parts, other.parts, strict=True)
+        parts = tuple(mine._combined(theirs, sign) for mine, theirs in pairs)
         return replace(self, parts=parts, linear=linear)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn._types import Array, Floats, Integers, Matrix
-from flwr_flynn._validation import freeze
+from flwr_flynn._validation import freeze, integers
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.rank_codes import N_EDGES, ranks_of
@@ -112,10 +112,14 @@ class Forest:
     values: Array
 
     def __post_init__(self) -> None:
-        columns = _checked("columns", self.columns, OPEN, len(self.basis.columns) - 1)
+        last = len(self.basis.columns) - 1
+        columns = integers("columns", self.columns, (None,), OPEN, last, DataError)
         n_nodes = len(columns)
-        cuts = _checked("cuts", self.cuts, 0, N_BINS - 1)
-        values = _checked("values", self.values, -LARGEST_VALUE, LARGEST_VALUE)
+        cuts = integers("cuts", self.cuts, (n_nodes,), 0, N_BINS - 1, DataError)
+        shape = (n_nodes, n_values(self.n_classes))
+        values = integers(
+            "values", self.values, shape, -LARGEST_VALUE, LARGEST_VALUE, DataError
+        )
         is_split = columns >= 0
         n_splits = int(is_split.sum())
         if not 1 <= self.n_trees <= MOST_TREES:
@@ -123,11 +127,9 @@ class Forest:
         most = most_nodes(self.n_trees, self.n_classes)
         if n_nodes > most:
             raise DataError("forest", f"at most {most} nodes", n_nodes)
-        if n_nodes != self.n_trees + 2 * n_splits or len(cuts) != n_nodes:
+        if n_nodes != self.n_trees + 2 * n_splits:
             expected = f"{self.n_trees} nodes, and two for each of {n_splits} splits"
             raise DataError("forest", expected, n_nodes)
-        if values.shape != (n_nodes, n_values(self.n_classes)):
-            raise DataError("values", f"numbers of {n_nodes} nodes", values.shape)
         freeze(
             self,
             columns=columns.astype(np.int16),
@@ -256,17 +258,6 @@ class Forest:
         if self.n_classes == 2:
             return np.concatenate([-means, means], axis=1)
         return means
-
-
-def _checked(name: str, values: npt.ArrayLike, least: int, most: int) -> Integers:
-    """Integers within bounds as int64."""
-    array = np.asarray(values)
-    expected = f"integers from {least} to {most}"
-    if array.dtype.kind not in "iu":
-        raise DataError(name, expected, array.dtype)
-    if array.size and not least <= int(array.min()) <= int(array.max()) <= most:
-        raise DataError(name, expected, "some outside")
-    return array.astype(np.int64)
 
 
 @njit(nogil=True, cache=True, inline="always")

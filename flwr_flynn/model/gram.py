@@ -21,26 +21,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
-from flwr_flynn._types import Array, Integers, Mask, Matrix
-from flwr_flynn._validation import freeze
-from flwr_flynn.errors import CountsError
+from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
+from flwr_flynn._validation import freeze, integers
+from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.basis import Basis
-from flwr_flynn.model.counts import Additive, Tables
+from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.portable import content_shares
-from flwr_flynn.model.scoring import Scores, bounded, log_probabilities
+from flwr_flynn.model.scoring import Scores, log_probabilities
 
 UNIT = 2.0**-18  # weight of the integer 1
 # Largest magnitude of a weight. Sums of such weights times terms are exact in float64.
@@ -67,10 +65,10 @@ class GramScoring:
     Parameters
     ----------
     terms : Basis
-    weights : (m, L) int32 array
-        Of the terms, in units of `UNIT`. Kept read-only.
-    bias : (L,) int64 array
-        Likewise.
+    weights : (m, L) array-like of int
+        Of the terms, in units of `UNIT`. Kept as read-only int32.
+    bias : (L,) array-like of int
+        Likewise, as int64.
 
     Raises
     ------
@@ -79,16 +77,18 @@ class GramScoring:
     """
 
     terms: Basis
-    weights: npt.NDArray[np.int32]
-    bias: Integers
+    weights: Array
+    bias: Array
 
     def __post_init__(self) -> None:
         shape = self.terms.n_terms, len(self.bias)
-        freeze(
-            self,
-            weights=bounded("linear", self.weights, shape, np.int32, LARGEST_WEIGHT),
-            bias=bounded("linear", self.bias, shape[1:], np.int64, LARGEST_BIAS),
+        weights = integers(
+            "linear", self.weights, shape, -LARGEST_WEIGHT, LARGEST_WEIGHT, DataError
         )
+        bias = integers(
+            "linear", self.bias, shape[1:], -LARGEST_BIAS, LARGEST_BIAS, DataError
+        )
+        freeze(self, weights=weights.astype(np.int32), bias=bias)
 
     def log_probabilities(self, scores: Scores, X: Matrix) -> Scores:
         """Log probabilities of the classes, (n, L), for samples, (n, d).
@@ -119,25 +119,31 @@ class GramMatrix(Tables):
     """Sums of two folds of samples: products of every two terms, terms by class, and
     samples.
 
-    The products of a fold are the upper triangle of an (m, m) matrix, row by row.
+    They add, and scores follow from them. The products of a fold are the upper triangle
+    of an (m, m) matrix, row by row.
     """
 
+    terms: Basis
+
     @classmethod
-    def zeros(cls, n_terms: int, n_classes: int) -> GramMatrix:
+    def zeros(cls, terms: Basis, n_classes: int) -> GramMatrix:
         """Sums of no samples."""
+        n_terms = terms.n_terms
         shapes = (
             (N_FOLDS, n_terms * (n_terms + 1) // 2),
             (N_FOLDS, n_classes, n_terms),
             (N_FOLDS, n_classes),
         )
-        return cls(tuple(np.zeros(shape, np.int64) for shape in shapes))
+        return cls(tuple(np.zeros(shape, np.int64) for shape in shapes), terms)
 
     @classmethod
     def from_data(
         cls, terms: Basis, X: Matrix, y: Integers, n_classes: int
     ) -> GramMatrix:
-        """Sums of samples, (n, d), with class indices, (n,)."""
-        total = cls.zeros(terms.n_terms, n_classes)
+        """Sums of samples in one place, (n, d), with class indices, (n,): equal to the
+        sums of parties with these.
+        """
+        total = cls.zeros(terms, n_classes)
         for rows in batches(len(y), BATCH):
             # Floats hold the sums exactly, whatever the order in which BLAS adds them.
             every = terms.integers(X[rows]).astype(np.float64)
@@ -149,10 +155,8 @@ class GramMatrix(Tables):
     def _add(self, fold: int, z: Array, labels: Integers) -> None:
         """Add the terms of samples, (n, m), to the sums of a fold."""
         n_classes = self.n_per_class.shape[1]
-        products = z.T @ z
-        for row, at in _upper(z.shape[1]):
-            own = self.products[fold, at]
-            np.add(own, products[row, row:], own, casting="unsafe")
+        products = (z.T @ z)[np.triu_indices(z.shape[1])]
+        self.products[fold] += products.astype(np.int64)
         is_of_class = (labels == np.arange(n_classes)[:, None]).astype(z.dtype)
         self.sums[fold] += (is_of_class @ z).astype(np.int64)
         self.n_per_class[fold] += np.bincount(labels, minlength=n_classes)
@@ -172,7 +176,33 @@ class GramMatrix(Tables):
         """Samples of each class, (2, L)."""
         return self.tables[2]
 
-    def scorings(self, terms: Basis) -> tuple[GramScoring, ...]:
+    @property
+    def fewest(self) -> int:
+        """Number of samples of the smaller fold."""
+        return int(self.n_per_class.sum(axis=1).min())
+
+    @property
+    def least(self) -> int:
+        """Samples of each fold, at least, of sums that other sites may get."""
+        return 2 * self.terms.n_terms
+
+    @property
+    def n_examples(self) -> int:
+        """Number of samples."""
+        return sum(self.n_per_class.ravel().tolist())
+
+    @property
+    def scoring(self) -> GramScoring | None:
+        """The scores of the whole, if there are some."""
+        return next(iter(self.scorings), None)
+
+    @property
+    def folds(self) -> tuple[GramScoring, ...]:
+        """The scores for the samples of each fold, or ()."""
+        return self.scorings[1:]
+
+    @cached_property
+    def scorings(self) -> tuple[GramScoring, ...]:
         """The part of a model that follows from the sums and, where they can be solved,
         those for the samples of each fold; () unless two classes have samples that
         differ.
@@ -184,17 +214,17 @@ class GramMatrix(Tables):
         """
         is_filled = self.n_per_class.sum(axis=0) > 0
         in_both = self.n_per_class.min(axis=0) > 0
-        whole, *of_folds = self._solved(terms, is_filled)
+        whole, *of_folds = self._solved(is_filled)
         if whole is None:
             return ()
         if (in_both != is_filled).any():
-            _, *of_folds = self._solved(terms, in_both)
+            _, *of_folds = self._solved(in_both)
         usable = [scoring for scoring in of_folds if scoring is not None]
         if len(usable) < N_FOLDS:
             usable = []
         return (whole, *usable)
 
-    def _solved(self, terms: Basis, is_known: Mask) -> list[GramScoring | None]:
+    def _solved(self, is_known: Mask) -> list[GramScoring | None]:
         """Scorings of the whole and of the folds, of the classes that are known."""
         folds = [self._fold(fold, is_known) for fold in range(N_FOLDS)]
         # With several threads the solution would depend on the number of cores.
@@ -202,18 +232,40 @@ class GramMatrix(Tables):
             solutions = _discriminants(folds)
         if solutions is None:
             return [None]
-        return [_rounded(terms, *own, is_known) for own in solutions]
+        return [_rounded(self.terms, *own, is_known) for own in solutions]
+
+    def upper(self, fold: int) -> Floats:
+        """Products of a fold as a matrix, (m, m), with zeros below the diagonal."""
+        n_terms = self.terms.n_terms
+        upper = np.zeros((n_terms, n_terms))
+        upper[np.triu_indices(n_terms)] = self.products[fold]
+        return upper
 
     def _fold(self, fold: int, is_filled: Mask) -> _Sums:
-        n_terms = self.sums.shape[2]
-        square = np.empty((n_terms, n_terms))
-        for row, at in _upper(n_terms):
-            products = self.products[fold, at]
-            square[row, row:] = products
-            square[row:, row] = products
+        upper = self.upper(fold)
+        square = upper + np.triu(upper, 1).T
         sums = self.sums[fold, is_filled].astype(np.float64)
         sizes = self.n_per_class[fold, is_filled].astype(np.float64)
         return _Sums(square, sums, sizes)
+
+    def sha256(self) -> str:
+        """SHA-256 of the sums, the same for equal ones everywhere."""
+        if not self.n_examples:
+            return NO_SAMPLES
+        sha256 = hashlib.sha256(b"flynn gram 4 ")
+        for table in self.tables:
+            sha256.update(f"{table.shape} ".encode())
+            sha256.update(np.ascontiguousarray(table, "<i8").data)
+        return sha256.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        same_terms = isinstance(other, GramMatrix) and self.terms == other.terms
+        return same_terms and super().__eq__(other)
+
+    def _combined(self, other: Self, sign: int) -> Self:
+        if self.terms != other.terms:
+            raise CountsError("linear", "equal terms", "others")
+        return super()._combined(other, sign)
 
 
 def fold_sizes(X: Matrix, y: Integers, n_classes: int) -> Integers:
@@ -372,88 +424,6 @@ def by_fold(
 
 NO_SAMPLES = hashlib.sha256(b"flynn gram of no samples").hexdigest()
 """Digest of the sums of a party that sends none."""
-
-
-@dataclass(frozen=True)
-class LearnedGram(Additive):
-    """Sums of a Gram matrix with its terms.
-
-    They add, and scores follow from them.
-    """
-
-    terms: Basis
-    sums: GramMatrix
-
-    @classmethod
-    def of(cls, terms: Basis, X: Matrix, y: Integers, n_classes: int) -> LearnedGram:
-        """Learn from samples in one place, (n, d), with class indices, (n,): equal to
-        what parties with these learn.
-        """
-        return cls(terms, GramMatrix.from_data(terms, X, y, n_classes))
-
-    @classmethod
-    def zeros(cls, terms: Basis, n_classes: int) -> LearnedGram:
-        """Sums of no samples."""
-        return cls(terms, GramMatrix.zeros(terms.n_terms, n_classes))
-
-    @cached_property
-    def scorings(self) -> tuple[GramScoring, ...]:
-        """The scores that follow from the sums, see `GramMatrix.scorings`."""
-        return self.sums.scorings(self.terms)
-
-    @property
-    def scoring(self) -> GramScoring | None:
-        """The scores of the whole, if there are some."""
-        return next(iter(self.scorings), None)
-
-    @property
-    def folds(self) -> tuple[GramScoring, ...]:
-        """The scores for the samples of each fold, or ()."""
-        return self.scorings[1:]
-
-    @property
-    def fewest(self) -> int:
-        """Number of samples of the smaller fold."""
-        return int(self.sums.n_per_class.sum(axis=1).min())
-
-    @property
-    def least(self) -> int:
-        """Samples of each fold, at least, of sums that other sites may get."""
-        return 2 * self.terms.n_terms
-
-    @property
-    def n_examples(self) -> int:
-        """Number of samples."""
-        return sum(self.sums.n_per_class.ravel().tolist())
-
-    def sha256(self) -> str:
-        """SHA-256 of the sums, the same for equal ones everywhere."""
-        if not self.n_examples:
-            return NO_SAMPLES
-        sha256 = hashlib.sha256(b"flynn gram 4 ")
-        for table in self.sums.tables:
-            sha256.update(f"{table.shape} ".encode())
-            sha256.update(np.ascontiguousarray(table, "<i8").data)
-        return sha256.hexdigest()
-
-    def _combined(self, other: LearnedGram, sign: int) -> LearnedGram:
-        if self.terms != other.terms:
-            raise CountsError("linear", "equal terms", "others")
-        combine = operator.add
-        if sign < 0:
-            combine = operator.sub
-        return replace(self, sums=combine(self.sums, other.sums))
-
-
-def _upper(n_terms: int) -> Iterator[tuple[int, slice]]:
-    """Rows of a square matrix, each with its place in the upper triangle that is
-    written row by row.
-    """
-    first = 0
-    for row in range(n_terms):
-        end = first + n_terms - row
-        yield row, slice(first, end)
-        first = end
 
 
 def memory_of_gram(n_terms: int, n_classes: int) -> int:

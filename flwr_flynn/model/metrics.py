@@ -26,8 +26,15 @@ Figures = dict[str, Any]
 
 def confusion(true: Integers, predicted: Integers, n_classes: int) -> Counts:
     """Confusion matrix of class indices, (n,) int64, from 0 to `n_classes` - 1."""
-    cells = np.bincount(true * n_classes + predicted, minlength=n_classes**2)
-    return cells.astype(np.int64, copy=False).reshape(n_classes, n_classes)
+    return cross_table(true, predicted, (n_classes, n_classes))
+
+
+def cross_table(rows: Integers, columns: Integers, shape: tuple[int, int]) -> Counts:
+    """Samples in each cell of a table of this shape, from their rows and columns, (n,)
+    each.
+    """
+    cells = np.bincount(rows * shape[1] + columns, minlength=math.prod(shape))
+    return cells.astype(np.int64, copy=False).reshape(shape)
 
 
 def accuracies(matrix: Counts) -> dict[str, float]:

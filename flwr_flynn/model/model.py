@@ -22,7 +22,7 @@ from scipy.special import softmax
 
 from flwr_flynn._types import Array, Integers, Mask, Matrix
 from flwr_flynn._validation import finite_floats, freeze, number
-from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.errors import DataError, FlyNNError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.calibration import Calibration, mixed
@@ -241,7 +241,7 @@ class Model:
             raise DataError("classes", f"{n_classes} different labels", got)
         checked: dict[str, object] = {"members": members, "classes": classes}
         if self.feature_names is not None:
-            checked["feature_names"] = _checked_names(self.feature_names, n_features)
+            checked["feature_names"] = checked_names(self.feature_names, n_features)
         text = self.guarantee
         if text is not None and not isinstance(text, str):
             raise DataError("guarantee", "a str", type(text).__name__)
@@ -424,13 +424,10 @@ class Model:
             members.append([counts, scoring.rule, scoring.decay, scoring.temperature])
             if len(self.members) > 1:
                 members[-1].append(member.weight)
-        names: object = self.feature_names
-        if self.schema is not None:
-            names = self.schema.to_dict()
-        facts = {
+        facts: dict[str, object] = {
             "members": members,
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
-            "feature_names": names,
+            "feature_names": self.feature_names,
         }
         if self.linear is not None:
             facts["linear"] = self.linear.sha256()
@@ -445,9 +442,8 @@ class Model:
             calibration = self.calibration.facts()
             if calibration != Calibration.unchanged(len(self.classes)).facts():
                 facts["calibration"] = calibration
-        return hashlib.sha256(
-            b"flynn model 1 " + json.dumps(facts).encode()
-        ).hexdigest()
+        text = json.dumps(facts, default=Schema.to_dict)
+        return hashlib.sha256(b"flynn model 1 " + text.encode()).hexdigest()
 
 
 def counts_sha256(members: Sequence[ModelMember]) -> str:
@@ -460,25 +456,24 @@ def counts_sha256(members: Sequence[ModelMember]) -> str:
     return hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
 
 
-def _checked_names(names: object, n_features: int) -> tuple[str, ...] | Schema:
-    """Return feature names as a tuple, if they are one str for each feature, or a
-    schema of as many numbers.
+def checked_names(
+    names: object, n_features: int, error: type[FlyNNError] = DataError
+) -> tuple[str, ...] | Schema:
+    """Feature names as a tuple, if they are one string for each feature, or a schema of
+    as many numbers.
     """
+    expected = f"{n_features} strings (n_features), or a schema of as many numbers"
     if isinstance(names, Schema):
         if names.width != n_features:
-            raise DataError(
-                "feature_names", f"a schema of {n_features} numbers a row", names.width
-            )
+            raise error("feature_names", expected, names.width)
         return names
-    array = np.asarray(names, dtype=object)
-    if array.shape != (n_features,):
-        raise DataError("feature_names", f"{n_features} str", f"shape {array.shape}")
-    kinds = sorted({type(name).__name__ for name in array if not isinstance(name, str)})
-    if kinds:
-        raise DataError(
-            "feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}"
-        )
-    return tuple(array.tolist())
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise error("feature_names", expected, type(names).__name__)
+    given = tuple(names)
+    if len(given) != n_features or not all(isinstance(name, str) for name in given):
+        raise error("feature_names", expected, f"{len(given)} entries")
+    # str() makes Python's strings of NumPy's.
+    return tuple(map(str, given))
 
 
 def _checked_prior(prior: object, n_classes: int) -> Scores:

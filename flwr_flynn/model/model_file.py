@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from flwr_flynn import _files
 from flwr_flynn._types import Array
-from flwr_flynn._validation import listed
+from flwr_flynn._validation import checked_fields, listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -91,13 +91,10 @@ def to_bytes(
     further: Mapping[str, Array] | None = None,
 ) -> bytes:
     """The content of a model's file."""
-    names: object = model.feature_names
-    if model.schema is not None:
-        names = model.schema.to_dict()
     header: dict[str, object] = {
         "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
-        "feature_names": names,
+        "feature_names": model.feature_names,
         "guarantee": model.guarantee,
         "members": [_member_header(member) for member in model.members],
         **dict.fromkeys(_SINCE_0_9),
@@ -189,12 +186,7 @@ def _read_header(
             raise ModelFileError(name, expected, json.dumps(value)[:20])
     for name in _SINCE_0_9:
         header.setdefault(name, None)
-    if set(header) != _HEADER:
-        raise ModelFileError(
-            "header",
-            ", ".join(sorted(_HEADER)),
-            listed([name[:40] for name in sorted(header)], 8),
-        )
+    checked_fields("header", header, _HEADER, error=ModelFileError)
     members = header["members"]
     if not isinstance(members, list):
         raise ModelFileError("members", "a list", type(members).__name__)
@@ -241,8 +233,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, dict[str, Arra
         )
     linear = None
     if basis is not None:
-        weights = arrays["linear"].astype(np.int32)
-        linear = GramScoring(basis, weights, arrays["linear_bias"].astype(np.int64))
+        linear = GramScoring(basis, arrays["linear"], arrays["linear_bias"])
     forest = None
     if header["forest"] is not None:
         nodes = [arrays[name] for name in _NODES]
@@ -360,12 +351,10 @@ def _member(
 
 
 def _member_header(member: ModelMember) -> dict[str, object]:
-    facts = {
+    return {
         "spec": member.spec.to_dict(),
         "fingerprint": member.counts.spec_fingerprint,
         **asdict(member.scoring),
-    }
-    return facts | {
         "weight": member.weight,
         "noise": [asdict(release) for release in member.counts.noise],
     }
@@ -411,7 +400,8 @@ def _read_npy(
 
 
 def _json_bytes(values: object) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(json.dumps(values, allow_nan=False).encode(), np.uint8)
+    text = json.dumps(values, allow_nan=False, default=Schema.to_dict)
+    return np.frombuffer(text.encode(), np.uint8)
 
 
 def digest_of(*arrays: Array) -> npt.NDArray[np.uint8]:

@@ -20,8 +20,9 @@ import numpy as np
 from numba import njit
 
 from flwr_flynn._types import Integers
-from flwr_flynn._validation import number
+from flwr_flynn._validation import integers, number
 from flwr_flynn.errors import DataError
+from flwr_flynn.model.metrics import cross_table
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.scoring import Scores
 
@@ -65,17 +66,9 @@ def checked_levels(name: str, levels: object, n_classes: int) -> Levels:
     """A table as a value, if it is one of so many classes, or empty; () for one of no
     samples, from which no sets follow.
     """
-    expected = f"{n_classes} rows of {N_LEVELS} counts, or none"
-    try:
-        table = np.array(levels)
-    except ValueError:
-        raise DataError(name, expected, "rows of different lengths") from None
-    if not table.size:
+    if isinstance(levels, list | tuple) and not levels:
         return ()
-    if table.shape != (n_classes, N_LEVELS) or table.dtype.kind != "i":
-        raise DataError(name, expected, f"shape {table.shape}, {table.dtype}")
-    if table.min() < 0 or table.max() > LARGEST_COUNT:
-        raise DataError(name, f"counts from 0 to {LARGEST_COUNT}", "others")
+    table = integers(name, levels, (n_classes, N_LEVELS), 0, LARGEST_COUNT, DataError)
     if not table.any():
         return ()
     return as_levels(table)
@@ -120,10 +113,8 @@ def _fill_levels(scores, levels):  # type: ignore[no-untyped-def]
 
 def level_table(levels: Integers, true: Integers) -> Integers:
     """Samples of each class at each level for it, (L, N_LEVELS) int64."""
-    n_classes = levels.shape[1]
     own = levels[np.arange(len(true)), true]
-    cells = np.bincount(true * N_LEVELS + own, minlength=n_classes * N_LEVELS)
-    return cells.astype(np.int64, copy=False).reshape(n_classes, N_LEVELS)
+    return cross_table(true, own, (levels.shape[1], N_LEVELS))
 
 
 def thresholds(levels: Levels, own: Levels, coverage: float) -> Integers:

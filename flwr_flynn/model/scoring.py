@@ -35,9 +35,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from flwr_flynn._types import Array, Floats, Integers, Mask
+from flwr_flynn._types import Floats, Integers, Mask
 from flwr_flynn._validation import freeze, number, one_of
-from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.portable import exp, log, maximum
@@ -144,9 +144,16 @@ def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> S
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     few, small = _restrict(counts.nonnegative()[0], bits)
     weights = _powers(few, 0, np.ones(len(few)), ScoringRule("novelty", decay).decay)
-    sums = np.empty((len(bits), len(few)))
-    add_weights(small, np.full(len(bits), -1, np.int64), weights, weights, sums)
+    sums = weight_sums(small, weights)
     sums /= counts.hash_nnz
+    return sums
+
+
+def weight_sums(active: Active, weights: Floats) -> Scores:
+    """Sums of the weights, (m, L), of active bits, (n, rho), for each class, (n, L)."""
+    sums = np.empty((len(active), weights.shape[1]))
+    no_class = np.full(len(active), -1, np.int64)
+    add_weights(active, no_class, weights, weights, sums)
     return sums
 
 
@@ -253,22 +260,6 @@ class ScoreTable:
         np.rint(sums * _GRAIN, out=sums)
         sums /= _GRAIN
         return sums
-
-
-def bounded(
-    field: str, array: npt.ArrayLike, shape: tuple[int, ...], dtype: type, most: int
-) -> Array:
-    """Copy of integers, if they have this shape and type and are from -`most` to
-    `most`.
-    """
-    copy = np.array(array)
-    if copy.shape != shape or copy.dtype != dtype:
-        expected = f"an {np.dtype(dtype)} array of shape {shape}"
-        raise DataError(field, expected, f"{copy.dtype} {copy.shape}")
-    largest = max(int(copy.max(initial=0)), -int(copy.min(initial=0)))
-    if largest > most:
-        raise DataError(field, f"integers from -{most} to {most}", largest)
-    return copy
 
 
 def mean_size(n_per_class: Sizes, n_left_out: int = 0, empties: int = 0) -> float:

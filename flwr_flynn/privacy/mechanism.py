@@ -456,11 +456,8 @@ class SimulatedRelease(Mechanism):
             **{name: getattr(mechanism, name) for name in COMMON},
         )
         self.target_epsilon = math.inf
-        self.is_partial = mechanism.is_partial
-        self.n_moments = mechanism.n_moments
-        self.n_honest = mechanism.n_honest
-        self.n_columns = mechanism.n_columns
-        self.mirrored = mechanism.mirrored
+        for name in ("is_partial", "n_moments", "n_honest", "n_columns", "mirrored"):
+            setattr(self, name, getattr(mechanism, name))
         self.mechanism = mechanism
         self.seed = integer("seed", seed, least=0, most=2**64 - 1)
         self.sampler = SeededNoise(self.seed)

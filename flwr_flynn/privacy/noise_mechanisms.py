@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Integers
-from flwr_flynn._validation import boolean, integer, number, one_of
+from flwr_flynn._validation import boolean, checked_fields, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import SIZE_ENTRIES
@@ -89,10 +89,8 @@ class GaussianCounts(Mechanism):
     ) -> None:
         super().__init__(epsilon, **common)
         self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
-        self.n_honest = None
-        if n_honest is not None:
-            self.n_honest = integer("n_honest", n_honest, most=MOST_HONEST)
-        self.n_columns = _checked_columns(n_columns)
+        self.n_honest = _optional("n_honest", n_honest, MOST_HONEST)
+        self.n_columns = _optional("n_columns", n_columns, LARGEST_SIZE)
         self.mirrored = boolean("mirrored", mirrored)
         if mirrored and self.neighbours != "add-remove":
             raise ConfigError("mirrored", "False beside replace-one", True)
@@ -198,10 +196,11 @@ class GaussianCounts(Mechanism):
         return sums + sampler.gaussian(sums.size, self.sums_sd).reshape(sums.shape)
 
 
-def _checked_columns(n_columns: int | None) -> int | None:
-    if n_columns is None:
+def _optional(field: str, number: int | None, most: int) -> int | None:
+    """A checked number, or None."""
+    if number is None:
         return None
-    return integer("n_columns", n_columns, most=LARGEST_SIZE)
+    return integer(field, number, most=most)
 
 
 def _of_sums(mechanism: Mechanism) -> str:
@@ -240,7 +239,7 @@ class LaplaceCounts(Mechanism):
         self, epsilon: float, *, n_columns: int | None = None, **common: Any
     ) -> None:
         super().__init__(epsilon, **common)
-        self.n_columns = _checked_columns(n_columns)
+        self.n_columns = _optional("n_columns", n_columns, LARGEST_SIZE)
 
     @property
     def scale(self) -> float:
@@ -401,33 +400,16 @@ def mechanism_from_dict(values: object) -> Mechanism:
     given = dict(values)
     kind = given.pop("mechanism", None)
     if kind == SimulatedRelease.kind:
-        if set(given) != {"seed", "of"} or not isinstance(given["of"], Mapping):
-            raise ConfigError(
-                "mechanism",
-                "the fields seed and of for a simulated one",
-                ", ".join(sorted(given)),
-            )
-        if given["of"].get("mechanism") == SimulatedRelease.kind:
+        checked_fields("mechanism", given, {"seed", "of"})
+        inner = given["of"]
+        # Before the inner one is made: they may be nested deeply.
+        if isinstance(inner, Mapping) and inner.get("mechanism") == kind:
             raise ConfigError("mechanism", "one that is not simulated", kind)
-        return SimulatedRelease(mechanism_from_dict(given["of"]), given["seed"])
+        return SimulatedRelease(mechanism_from_dict(inner), given["seed"])
     kind = one_of("mechanism", kind, tuple(MECHANISMS))
     made = MECHANISMS[kind]
     needed = {"epsilon", *COMMON, *made.own}
-    missing = sorted(needed - set(given))
-    if missing:
-        raise ConfigError(
-            f"mechanism {kind}",
-            f"the fields {', '.join(sorted(needed))}",
-            f"none named {missing[0]}",
-        )
-    unknown = sorted(set(given) - needed - {*made.optional})
-    if unknown:
-        raise ConfigError(
-            f"mechanism {kind}",
-            f"the fields {', '.join(sorted(needed))}",
-            f"also {unknown[0][:40]}",
-        )
-    return made(**given)
+    return made(**checked_fields(f"mechanism {kind}", given, needed, {*made.optional}))
 
 
 # -------- sizes that go with the noise
@@ -482,8 +464,8 @@ def suggest_spec(
     common: dict[str, Any] = {
         "neighbours": neighbours,
         "records_per_person": records_per_person,
+        "n_classes": n_classes,
     }
-    common["n_classes"] = n_classes
     given = {name: value for name, value in sizes.items() if value is not None}
     per_unit = None
     if delta:

@@ -59,16 +59,9 @@ class Account:
     composition: str = "basic"
     delta: float = 0.0
 
-    def cost(self, mechanism: Mechanism | None) -> Cost:
-        """The cost of one release, of a simulated one as if its noise were secret.
-
-        Without a mechanism nothing is released, which costs nothing.
-        """
+    def cost(self, mechanism: Mechanism) -> Cost:
+        """The cost of one release, of a simulated one as if its noise were secret."""
         rho = None
-        if mechanism is None:
-            if self.composition == "zcdp":
-                rho = 0.0
-            return Cost(0.0, 0.0, rho)
         inner = unseeded(mechanism)
         if self.composition == "zcdp":
             rho = inner.zcdp_rho

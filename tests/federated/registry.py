@@ -36,7 +36,7 @@ from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import GramMatrix
 from flwr_flynn.model.growth import ClassTerms, Growth, forest_sums
 from flwr_flynn.model.model import CalibratedForest
 from flwr_flynn.model.scoring import ScoringRule
@@ -180,7 +180,7 @@ def grown(places: Any) -> Growth:
     return growth
 
 
-LEARNED = LearnedGram.of(BASIS, X, Y, 3)
+LEARNED = GramMatrix.from_data(BASIS, X, Y, 3)
 _LIMITED = {"floor": 5, "max_examples_per_party": 50}
 _ONE = {"spec": GRID[0], "decay": 0.5}
 RUNS: dict[str, dict[str, Any]] = {

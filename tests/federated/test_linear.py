@@ -27,7 +27,6 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.gram import (
     NO_SAMPLES,
     GramMatrix,
-    LearnedGram,
     memory_of_gram,
 )
 from tests.federated.hostile import integers, plus
@@ -77,7 +76,7 @@ def parties_of(rows=QUARTERS, n_consents=4):
 
 
 def of_rows(rows, basis=BASIS):
-    return LearnedGram.of(basis, X[rows], Y[rows], 3)
+    return GramMatrix.from_data(basis, X[rows], Y[rows], 3)
 
 
 @pytest.mark.parametrize("cuts", [(75, 150, 225), (0, 1, 4), range(5, 300, 5)], ids=str)
@@ -155,9 +154,9 @@ def test_a_join_needs_the_parties_that_the_first_run_needed():
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_sums_of_a_file_are_those_that_samples_can_have(index, tmp_path):
     saved = go(parties_of()).rounds().federation("1")
-    tables = [table.copy() for table in saved.linear.sums.tables]
+    tables = [table.copy() for table in saved.linear.tables]
     tables[index] += 10**9
-    forged = replace(saved.linear, sums=GramMatrix(tuple(tables)))
+    forged = replace(saved.linear, tables=tuple(tables))
     replace(saved, linear=forged).save(tmp_path / "f.npz")
     with raises(ModelFileError):
         Federation.load(tmp_path / "f.npz")
@@ -179,7 +178,7 @@ REQUEST = CountsRequest(RunSpec([HashSpec(6, 64, 2, 8, 1)], (0, 1, 2)), BASIS)
 
 def test_without_consent_no_products_leave_and_there_is_no_linear_part():
     counts = statistic_of(REQUEST, party(LAST, products=False))
-    assert counts.linear == LearnedGram.zeros(BASIS, 3)
+    assert counts.linear == GramMatrix.zeros(BASIS, 3)
     assert counts.sha256[-1] == NO_SAMPLES
     parts = list(map(samples, QUARTERS))
     run = in_process(OPTIONS, parts, products=False)

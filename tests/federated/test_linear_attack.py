@@ -57,13 +57,13 @@ class Site:
     def sums(self, rows=slice(None), **options):
         """Sums of products in the reply of the party with these samples."""
         party = party_of(self.X[rows], self.y[rows], **options)
-        return statistic_of(CountsRequest(*self.asked), party).linear.sums
+        return statistic_of(CountsRequest(*self.asked), party).linear
 
     def update(self, samples, **options):
         """The change of the sums when the samples of before become those of now."""
         party = party_of(self.X, self.y, previous=Samples(samples, self.y), **options)
         change = statistic_of(UpdateRequest(*self.asked), party)
-        return (change.now.linear - change.before.linear).sums
+        return change.now.linear - change.before.linear
 
 
 @pytest.fixture(

@@ -23,7 +23,7 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import GramMatrix
 from flwr_flynn.model.model import counts_sha256
 from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
@@ -548,7 +548,7 @@ def nobody(federation: Federation) -> Federation:
     parts = {"linear": None, "calibration": None, "forest": None}
     linear = None
     if federation.basis is not None:
-        linear = LearnedGram.zeros(federation.basis, run.n_classes)
+        linear = GramMatrix.zeros(federation.basis, run.n_classes)
     return replace(
         federation,
         shared=replace(federation.shared, members=members, **parts),

@@ -14,7 +14,7 @@ from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.model.basis import LARGEST, Basis
 from flwr_flynn.model.calibration import Calibration
-from flwr_flynn.model.gram import GramMatrix, GramScoring, LearnedGram
+from flwr_flynn.model.gram import GramMatrix, GramScoring
 from flwr_flynn.model.portable import content_shares
 from tests import oracle
 from tests.raising import raises
@@ -29,23 +29,18 @@ GRAM = GramMatrix.from_data(TERMS, X, Y, 3)
 N = TERMS.n_terms
 
 
-def scoring_of(sums):
-    """The scores for new samples that follow from sums; None where none do."""
-    return next(iter(sums.scorings(TERMS)), None)
-
-
 def logs_of(scoring, points=X):
     """Log probabilities of the classes."""
     return scoring.log_probabilities(np.zeros((len(points), len(scoring.bias))), points)
 
 
-SCORING = scoring_of(GRAM)
+SCORING = GRAM.scoring
 
 
 def learned(
     points: np.ndarray, labels: np.ndarray, n_classes: int = 3
 ) -> GramScoring | None:
-    return LearnedGram.of(TERMS, points, labels, n_classes).scoring
+    return GramMatrix.from_data(TERMS, points, labels, n_classes).scoring
 
 
 # ---- sums
@@ -77,7 +72,7 @@ def test_batches_make_no_rounding(monkeypatch):
     whole = GramMatrix.from_data(TERMS, np.tile(X, (20, 1)), np.tile(Y, 20), 3)
     monkeypatch.setattr("flwr_flynn.model.gram.BATCH", 28)
     one = GramMatrix.from_data(TERMS, X, Y, 3)
-    assert whole == GramMatrix(tuple(20 * table for table in one.tables))
+    assert whole == GramMatrix(tuple(20 * table for table in one.tables), TERMS)
 
 
 # ---- scores
@@ -88,7 +83,7 @@ def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(
     n_classes,
 ):
     some = n_classes > Y
-    scoring = scoring_of(GramMatrix.from_data(TERMS, X[some], Y[some], n_classes))
+    scoring = GramMatrix.from_data(TERMS, X[some], Y[some], n_classes).scoring
     assert scoring is not None
     z = TERMS.integers(X[some]).astype(float)
     fold = content_shares(X[some]) < 0.5
@@ -97,7 +92,7 @@ def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(
 
 
 def test_too_few_samples_give_no_scores():
-    assert scoring_of(GramMatrix.zeros(N, 3)) is None
+    assert GramMatrix.zeros(TERMS, 3).scoring is None
     assert learned(X[:0], Y[:0]) is None
     assert learned(X[:1], Y[:1]) is None
     assert learned(X[:9], np.zeros(9, np.int64)) is None
@@ -140,7 +135,7 @@ def test_sums_of_no_samples_give_no_scores_or_finite_ones():
         nearly_of_samples(2.0**-k, seed) for k in range(4, 24) for seed in range(8)
     ]
     for tables in forged:
-        scoring = scoring_of(GramMatrix(tuple(tables)))
+        scoring = GramMatrix(tuple(tables), TERMS).scoring
         assert scoring is None or np.isfinite(logs_of(scoring)).all()
 
 
@@ -153,10 +148,11 @@ def wrong_weights(value: int) -> np.ndarray:
 def test_sums_of_other_classes_and_scores_of_other_features_are_refused():
     """Those of files are in `test_model_file`."""
     with raises(CountsError, field="tables"):
-        _ = GRAM + GramMatrix.zeros(N, 4)
-    other = LearnedGram(replace(TERMS, center=[1.0] * 6), GRAM)
+        _ = GRAM + GramMatrix.zeros(TERMS, 4)
+    other = replace(GRAM, terms=replace(TERMS, center=[1.0] * 6))
+    assert other != GRAM
     with raises(CountsError, field="linear"):
-        _ = LearnedGram(TERMS, GRAM) + other
+        _ = GRAM + other
     model = FlyNNClassifier(hash_dim=32, linear=0).fit(X, Y).model_
     calibration = Calibration(1.0, (0.0, 0.0, 0.0), 0.5)
     of_others = replace(SCORING, terms=replace(TERMS, n_features=7))

@@ -16,7 +16,7 @@ from flwr_flynn.model.calibration import (
     Calibration,
     CalibrationSums,
 )
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import GramMatrix
 from tests.model.test_calibration import counts_of, labels, scores_of
 from tests.raising import raises
 
@@ -118,7 +118,7 @@ def test_it_follows_the_samples_that_are_there(tmp_path):
     for gone, come in (([0, 100], [200]), (range(1, 60), range(201, 300)), ([80], [1])):
         there = np.concatenate([np.setdiff1d(there, gone), come])
         model.forget(X[gone], Y[gone]).partial_fit(X[come], Y[come])
-        expected = LearnedGram.of(FITTED._linear.terms, X[there], Y[there], 3)
+        expected = GramMatrix.from_data(FITTED._linear.terms, X[there], Y[there], 3)
         assert model._linear == expected
         assert model.model_.linear.sha256() == expected.scoring.sha256()
     with raises(CountsError):

@@ -20,7 +20,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import GramMatrix
 from flwr_flynn.model.model import MOST_MEMBERS, Model
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -43,7 +43,7 @@ CODED = HashSpec(
 )
 EDGES = np.linspace(-3.0, 3.0, 32)
 BASIS = Basis(5, range(5), [0.0] * 5, [1.0] * 5, [EDGES] * 5, [False] * 5)
-SCORING = LearnedGram.of(BASIS, X, CODES, 3).scoring
+SCORING = GramMatrix.from_data(BASIS, X, CODES, 3).scoring
 assert SCORING is not None
 
 

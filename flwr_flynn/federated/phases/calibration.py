@@ -158,19 +158,20 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         if self.bound is None and rows.sum() < view.options.min_examples:
             zeros = CalibrationSums.zeros(self.run.n_classes, has_part)
             return Measured(zeros, n_examples)
+
+        def summed(unseen: UnseenScoring, X: Array, codes: Codes) -> CalibrationSums:
+            scores = unseen.with_trees(self.calibration, self.trees, X, codes)
+            weight = self.run.class_weight
+            return CalibrationSums.of_scores(scores, counts, weight, has_part)
+
         unseen = UnseenScoring(self.model, self.linear, view.options.n_jobs)
-        parts = (self.calibration, self.trees)
-        weight = self.run.class_weight
-        scores = unseen.with_trees(*parts, X[rows], codes[rows])
-        sums = CalibrationSums.of_scores(scores, counts, weight, has_part)
+        sums = summed(unseen, X[rows], codes[rows])
         if view.options.related_rows:
             view.require(EXACT, SECURE)
             X, codes = view.held_out_samples(self.run)
             rows = _at_most(X, codes, sums.tables[0][0])
             unseen = replace(unseen, are_counted=False)
-            scores = unseen.with_trees(*parts, X[rows], codes[rows])
-            others = CalibrationSums.of_scores(scores, counts, weight, has_part)
-            sums = sums.with_levels_of(others)
+            sums = sums.with_levels_of(summed(unseen, X[rows], codes[rows]))
         if self.bound is None:
             sums = sums.above_floor(view.options.min_examples)
         return Measured(sums, n_examples)

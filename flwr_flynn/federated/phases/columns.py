@@ -181,10 +181,6 @@ class ColumnsRequest(Request[ColumnHistograms]):
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms:
         sizes, gaps, counts, squares = parts
-        if len(gaps) != len(counts):
-            raise PayloadError(
-                "histograms", f"{len(gaps)} counts, one for each gap", len(counts)
-            )
         # Gaps are bounded, but not their sum, which may wrap around: then cells do not
         # ascend, and are refused.
         try:

@@ -81,7 +81,7 @@ from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.class_means import meaning_of
 from flwr_flynn.model.counts import Additive, ClassCounts, memory_needed
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import BATCH, LearnedGram, memory_of_gram
+from flwr_flynn.model.gram import BATCH, GramMatrix, memory_of_gram
 from flwr_flynn.tables.schema import Schema
 
 _TERM_BYTES = 24  # memory of a term of a sample while products are summed, roughly
@@ -91,7 +91,7 @@ def no_counts(run: RunSpec, basis: Basis | None = None) -> CountsOfSpecs:
     """The sum of no parties."""
     linear = None
     if basis is not None:
-        linear = LearnedGram.zeros(basis, run.n_classes)
+        linear = GramMatrix.zeros(basis, run.n_classes)
     return CountsOfSpecs(
         tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers),
         linear,
@@ -228,7 +228,7 @@ class _OfCounts(RunRequest[Statistic]):
         for counts in every:
             parts += [part.array for part in counts.parts]
             if counts.linear is not None:
-                parts += gram_parts(counts.linear.sums)
+                parts += gram_parts(counts.linear)
         if self.run.mechanism is None or self.bound is None:
             return parts
         return [np.clip(part, -self.bound, self.bound) for part in parts]
@@ -279,10 +279,10 @@ def counts_of(
     if basis is None:
         return CountsOfSpecs(counts)
     if run.bound is None and not view.options.products:
-        return CountsOfSpecs(counts, LearnedGram.zeros(basis, run.n_classes))
+        return CountsOfSpecs(counts, GramMatrix.zeros(basis, run.n_classes))
     if run.bound is None:
         X, codes = without_few(X, codes, run.n_classes, view.options.min_examples)
-    linear = LearnedGram.of(basis, X, codes, run.n_classes)
+    linear = GramMatrix.from_data(basis, X, codes, run.n_classes)
     return CountsOfSpecs(counts, linear)
 
 
@@ -446,7 +446,7 @@ class CountsTally(AnnouncedTally[AnyCounts]):
             check_announced(self.what, counts.parts[0].n_examples, sizes)
             if counts.linear is not None:
                 per_class = counts.parts[0].n_per_class
-                check_sizes(counts.linear.sums, Sizes(per_class, sizes.total))
+                check_sizes(counts.linear, Sizes(per_class, sizes.total))
 
     def facts(self, statistic: AnyCounts, n_before: int) -> Facts:
         counts = _sent(statistic)

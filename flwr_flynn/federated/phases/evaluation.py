@@ -117,7 +117,7 @@ from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View, reason_of
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import N_FOLDS, GramScoring, LearnedGram
+from flwr_flynn.model.gram import N_FOLDS, GramMatrix, GramScoring
 from flwr_flynn.model.metrics import confusion
 from flwr_flynn.model.model import CalibratedForest, Model
 from flwr_flynn.model.selection import UnseenScoring
@@ -165,7 +165,7 @@ class EvaluationRequest(RunRequest[Tables]):
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # False: parties only keep the model
     group: str = ""  # a column of the schema
-    products: LearnedGram | None = None
+    products: GramMatrix | None = None
     """Sums of the linear part, for the model without the site; None where they may not
     be told, or the model has no such part."""
     folds: tuple[GramScoring, ...] = ()
@@ -491,7 +491,7 @@ def _ask(
 
 def _told_products(
     state: RunState, options: RunOptions, model: Model
-) -> LearnedGram | None:
+) -> GramMatrix | None:
     """The products that sites may get, to take their own out.
 
     Without those of any site they are of two others at least, and of enough samples.
@@ -512,9 +512,7 @@ def _told_products(
     return sums
 
 
-def _digests(
-    state: RunState, context: Context, products: LearnedGram | None
-) -> Digests:
+def _digests(state: RunState, context: Context, products: GramMatrix | None) -> Digests:
     """Digests of what parties may take out of the model."""
     indices = member_indices(state, context.options)
     n_specs = len(state.run_spec.specs)
