@@ -22,7 +22,7 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.settings_parser import Rule, Settings, floats, key_of, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.tables.cells import Scale, level_of
-from flwr_flynn.tables.remarks import Remark
+from flwr_flynn.tables.remarks import PLACEHOLDERS, Remark
 from flwr_flynn.tables.schema import in_toml
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.texts import (
@@ -122,9 +122,10 @@ class SiteSettings(Settings):
                 column, own, common = map(str.strip, triple)
                 entries.append((column, own, common))
                 is_whole = common and (own or name == "convert")
+                is_whole = is_whole and PLACEHOLDERS.isdisjoint((own, common))
                 n_bad += not is_whole or bool(column) != has_column
         if n_bad:
-            expected = f"entries such as {example}, or a table of texts"
+            expected = f"entries such as {example}, filled in, or a table of texts"
             raise self.refused(name, expected, f"{n_bad} others")
         times = Counter((form_of(own[0]), compared(own[1])) for own in entries)
         unclear = [
@@ -319,7 +320,11 @@ def site_toml(node: SiteSettings, file: TableFile, remarks: Sequence[Remark]) ->
         if value == "":
             lines.append(f"\n# {meaning}")
             if row.key in offered:
-                lines.append(f"# {row.key} = {in_toml(','.join(offered[row.key]))}")
+                texts = [*offered[row.key]]
+                is_many = row.name in (*_LISTS, *_MAPS)
+                if is_many and not any(text[0] in "[{" for text in texts):
+                    texts = [",".join(texts)]
+                lines += [f"# {row.key} = {in_toml(text)}" for text in texts]
             elif row.name in _EXAMPLES:
                 lines.append(f"# {row.key} = {_EXAMPLES[row.name]}")
         else:

@@ -55,9 +55,11 @@ from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import records
 from flwr_flynn.flower.progress import Progress
 from flwr_flynn.tables.cells import objects
+from flwr_flynn.tables.column_summary import LEFT_OUT
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import (
     MOST,
+    UNKNOWN,
     Remark,
     compared,
     lines_of,
@@ -77,6 +79,8 @@ _MOST_PARTS = 1000
 _MOST_NAMES = 100
 _FEW_NAMES = 5
 _FEW_ROWS = 5  # of a class
+_MANY_ROWS = 30  # of a file
+_APART = 0.6  # between shares of a class
 _Given = dict[str, Any]
 """Settings by their keys, as they are typed."""
 
@@ -305,7 +309,13 @@ def _renames(
 
     They are names that no other file has.
     """
-    names = wanted.names if isinstance(wanted, Schema) else (wanted or ())
+    names: Sequence[str] = ()
+    of_kind = dict[str, str]()
+    if isinstance(wanted, Schema):
+        names = wanted.names
+        of_kind = {column.name: column.kind for column in wanted.columns}
+    elif wanted is not None:
+        names = wanted
     own = site.file.names if site.file is not None else ()
     indices = by_name(own, names)
     missing = [
@@ -313,21 +323,29 @@ def _renames(
         for name, index in zip(names, indices, strict=True)
         if index is None and not is_beside(name, names)
     ]
-    columns = [other.columns for other in sites if other is not site]
-    known = {*chain.from_iterable(columns)}
+    others = [other.columns for other in sites if other is not site]
+    known = {*chain.from_iterable(others)}
     used = {*indices}
+    kinds = dict[str, str | None]()
+    if site.counter is not None:
+        columns = site.counter.everything.columns
+        kinds = {name: summary.kind for name, summary in columns.items()}
     there = [
         name
         for index, name in enumerate(own)
-        if index not in used and name not in known
+        if index not in used and name not in known and kinds.get(name) not in LEFT_OUT
     ]
-    near = nearest(missing[:_MOST_NAMES], there[:_MOST_NAMES])
-    if not near:
+    if not (missing and there):
         return "schema=FILE"
+    near = nearest(missing[:_MOST_NAMES], there[:_MOST_NAMES])
     pairs = {own: name for name, own in sorted(near.items())}
-    if len(near) < len(missing):
+    rest = [name for name in missing if name not in near]
+    if rest:
         left = [own for own in there if own not in pairs]
-        pairs |= dict.fromkeys(left[:_FEW_NAMES], "...")
+        pairs |= dict.fromkeys(left[:_FEW_NAMES], UNKNOWN)
+        is_left = len(rest) == len(left) == 1
+        if is_left and kinds.get(left[0]) == of_kind.get(rest[0], ""):
+            pairs[left[0]] = rest[0]
     return f":rename={renamed(pairs)}"
 
 
@@ -470,6 +488,8 @@ def _inspected(
     _compare_labels(sites, classes, is_split)
     if not classes:
         _compare_sizes(sites)
+    if not is_split:
+        _compare_shares(sites)
     ready = [site for site in sites if not site.faults]
     with together.noting():
         labels = sorted(set[str]().union(*(site.labels for site in ready)))
@@ -520,7 +540,8 @@ def _compare_labels(
     if not classes:
         usual = _usual_labels(sites)
     n_usual = sum(sorted(site.labels) == usual for site in sites)
-    are_two = n_usual > 1 and len(usual) == 2 and not is_split
+    are_pairs = all(len(site.labels) == 2 for site in sites)
+    are_two = (n_usual > 1 or are_pairs) and len(usual) == 2 and not is_split
     for site in sites:
         where = "the classes"
         odd = sorted(label for label in site.labels if book.code(label) < 0)
@@ -567,8 +588,15 @@ def _usual_labels(sites: Sequence[Site]) -> list[str]:
 
 
 def _map_of(labels: Sequence[str], usual: Sequence[str]) -> str:
-    """The setting that gives labels the names that they probably have elsewhere."""
-    return renamed(dict(paired(labels, usual)))
+    """The setting that gives labels the names that they have elsewhere.
+
+    Where one is not known, none is: half a guess would be the opposite.
+    """
+    pairs = dict(paired(labels, usual))
+    if UNKNOWN in pairs.values() or len({*pairs.values()}) < len(pairs):
+        pairs = dict.fromkeys(pairs, UNKNOWN)
+    codes = [label for label in pairs if label.startswith("-")]
+    return renamed(pairs | dict.fromkeys(codes, "NA"))
 
 
 def _compare_sizes(sites: Sequence[Site]) -> None:
@@ -584,6 +612,27 @@ def _compare_sizes(sites: Sequence[Site]) -> None:
             mends = (f":label-map={_map_of(odd, usual)}", f":accept={named(label)}")
             where = f"fewer than {_FEW_ROWS} rows of all files"
             site.note(f"{where} have the label {_quoted(odd)}", *mends)
+
+
+def _compare_shares(sites: Sequence[Site]) -> None:
+    """Notice a file in which the other one of two classes is frequent."""
+    rows = sum((site.labels for site in sites), Counter[str]())
+    if len(rows) != 2:
+        return
+    label = min(rows)
+    for site in sites:
+        rest = rows - site.labels
+        if min(site.labels.total(), rest.total()) < _MANY_ROWS:
+            continue
+        share = site.labels[label] / site.labels.total()
+        other = rest[label] / rest.total()
+        if abs(share - other) > _APART:
+            text = (
+                f"{share:.0%} of the rows are {label[:30]!r}, of the others {other:.0%}"
+            )
+            remark = Remark("", f"{text}: is label-map the right way round?")
+            site.remarks.append(remark)
+            say(f"NOTICED: {site.name}: {remark.text()}")
 
 
 def _compare_columns(

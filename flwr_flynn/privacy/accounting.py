@@ -142,8 +142,9 @@ def of_five_digits(sigma: float) -> float:
     """The least number of five digits that is not below: the same on machines whose
     logarithms differ in the last digit.
     """
-    step = 10.0 ** (math.floor(math.log10(sigma)) - 4)
-    return round(math.ceil(sigma / step) * step, 12)
+    power = math.floor(math.log10(sigma)) - 4
+    digits = math.ceil(sigma / 10.0**power)
+    return float(f"{digits}e{power}")
 
 
 @lru_cache(maxsize=256)

@@ -271,17 +271,15 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
     times = Counter(form for own in forms.values() for form in {*own.values()})
     numbers = [party for party in summaries if summaries[party].kind == "number"]
     if parties and 2 * len(numbers) <= len(summaries):
-        pairs = paired("01", _common(summaries, parties))
-        if "..." in dict(pairs).values():
-            # They may be 1 and 2 as well.
-            usual = _common(summaries, parties)
-            pairs = [*zip(("A NUMBER", "ANOTHER"), usual, strict=False)]
+        # 1 may be yes, and, beside 2, no.
+        usual = _common(summaries, parties)
+        pairs = [*zip(("A NUMBER", "ANOTHER"), usual, strict=False)]
         for party in numbers:
             text = "numbers, where others have texts"
             yield Remark(name, text, [_synonyms(name, pairs)], [party])
     elif numbers:
         for party in parties:
-            pairs = paired([*summaries[party].levels], "10")
+            pairs = [(level, UNKNOWN) for level in summaries[party].levels]
             if not all(map(is_value, summaries[party].levels)):
                 text = "texts, where others have numbers"
                 yield Remark(name, text, [_synonyms(name, pairs)], [party])
@@ -391,6 +389,10 @@ def _common(
     return sorted(times, key=lambda level: (-times[level], -rows[level], level))
 
 
+UNKNOWN = "..."
+PLACEHOLDERS = frozenset((UNKNOWN, "A NUMBER", "ANOTHER"))
+"""Texts of a setting that somebody must replace."""
+
 _SAME = [
     {*words.split()}
     for words in (
@@ -410,13 +412,23 @@ def paired(own: Sequence[str], common: Sequence[str]) -> list[tuple[str, str]]:
     """
     pairs = []
     for level in own[:20]:
-        others = [other for other in common[:50] if other not in own]
+        # The end of another is often its opposite: normal, abnormal.
+        others = [
+            other
+            for other in common[:50]
+            if other not in own and not _ends_alike(level, other)
+        ]
         same = [other for other in common[:50] if _are_same(level, other)]
-        near = get_close_matches(level, others, 1, 0.6)
-        best = next(iter(same or near), "...")
+        near = get_close_matches(level, others, 1, 0.8)
+        best = next(iter(same or near), UNKNOWN)
         if best != level:
             pairs.append((level, best))
     return pairs
+
+
+def _ends_alike(one: str, other: str) -> bool:
+    """True where one text is the end of the other, which is longer."""
+    return one != other and (one.endswith(other) or other.endswith(one))
 
 
 def _are_same(one: str, other: str) -> bool:
@@ -435,10 +447,6 @@ def nearest(missing: Sequence[str], there: Sequence[str]) -> dict[str, str]:
     )
     near: dict[str, str] = {}
     for share, name, own in pairs:
-        if share <= -0.6 and name not in near and own not in near.values():
+        if share <= -0.7 and name not in near and own not in near.values():
             near[name] = own
-    rest = [name for name in missing if name not in near]
-    left = [own for own in there if own not in near.values()]
-    if len(rest) == len(left) == 1:
-        near[rest[0]] = left[0]
     return near

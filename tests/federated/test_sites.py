@@ -19,6 +19,7 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.gram import GramMatrix
 from flwr_flynn.model.metrics import event_figures, scored
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import counted_prior
@@ -82,7 +83,7 @@ def without(run: Run, others: list[dict[str, np.ndarray]]) -> Model:
     linear = None
     if model.linear is not None:
         terms = run.totals.linear.terms
-        linear = type(run.totals.linear).of(terms, X_others, y_others, 2).scoring
+        linear = GramMatrix.from_data(terms, X_others, y_others, 2).scoring
     prior = counted_prior(members[0].counts, None)
     return replace(model, members=tuple(members), prior=prior, linear=linear)
 

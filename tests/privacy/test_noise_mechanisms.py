@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import chisquare, kstest
@@ -245,6 +245,7 @@ def test_a_sigma_whose_rounding_is_too_small_gets_the_next_one(least):
 
 
 @given(st.floats(1e-2, 1e9))
+@example(8192.25)
 def test_five_digits_are_rounded_up(sigma):
     rounded = accounting.of_five_digits(sigma)
     assert 1 - 1e-15 <= rounded / sigma <= 1 + 2e-4

@@ -20,6 +20,7 @@ from flwr_flynn.tables.remarks import (
     nearest,
     of_parties,
     of_table,
+    paired,
     raise_stops,
 )
 from flwr_flynn.tables.table import Table
@@ -395,7 +396,7 @@ def test_words_of_one_party_are_named_once_with_what_they_may_mean():
     tables = {"a": english, "b": english, "c": german, "d": coded}
     assert settings(tables) == [
         ["c:synonyms=sex:männlich=male,sex:weiblich=female"],
-        ["d:synonyms=ill:0=no,ill:1=yes"],
+        ["d:synonyms=ill:A NUMBER=no,ill:ANOTHER=yes"],
         ["c:synonyms=ill:ja=yes,ill:nein=no"],
     ]
     assert settings({"a": english, "b": english}) == []
@@ -405,7 +406,7 @@ def test_words_of_one_party_are_named_once_with_what_they_may_mean():
     ]
     numbers = told(ill=[1.0, 0.0] * 20)
     assert settings({"a": numbers, "b": numbers, "c": german}) == [
-        ["c:synonyms=ill:ja=1,ill:nein=0"],
+        ["c:synonyms=ill:ja=...,ill:nein=..."],
     ]
 
 
@@ -429,13 +430,26 @@ def test_a_name_that_a_terminal_obeys_is_in_no_remark():
 
 
 def test_names_of_columns_that_are_near():
-    assert nearest(["creatinine", "age"], ["creatinina", "bmi"]) == {
-        "creatinine": "creatinina",
-        "age": "bmi",
-    }
-    assert nearest(["creatinine", "age", "ward"], ["creatinina", "bmi"]) == {
-        "creatinine": "creatinina"
-    }
+    for missing in (["creatinine", "age"], ["creatinine", "age", "dbp"]):
+        near = nearest(missing, ["creatinina", "bmi", "sbp"])
+        assert near == {"creatinine": "creatinina"}
+
+
+@pytest.mark.parametrize(
+    ("own", "common", "pairs"),
+    [
+        (["männlich", "frau"], ["male", "female"], ["male", "female"]),
+        (["smokr"], ["smoker", "none"], ["smoker"]),
+        (["abnormal"], ["normal"], ["..."]),
+        (["no fall"], ["fall"], ["..."]),
+        (["infected"], ["uninfected"], ["..."]),
+        (["inpatient"], ["outpatient"], ["..."]),
+    ],
+)
+def test_a_level_is_paired_with_what_it_means_and_never_with_its_opposite(
+    own, common, pairs
+):
+    assert paired(own, common) == [*zip(own, pairs, strict=True)]
 
 
 # -------- what leaves a site
