@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -130,7 +131,7 @@ class Study:
         self.title = title
         self.arguments = arguments
         # The first paragraph is the title in a sentence.
-        self.about = (docstring or "").partition("\n\n")[2].strip()
+        self.about = cleandoc(docstring or "").partition("\n\n")[2]
         self.parser = ArgumentParser(
             prog=f"python -m simulations {experiment}", description=docstring
         )

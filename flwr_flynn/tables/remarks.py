@@ -74,7 +74,7 @@ class Remark:
         if self.column:
             line = f"column {self.column[:60]!r}: {line}"
         if self.n_rows:
-            line += f", in {self.n_rows} rows"
+            line += f", in {self.n_rows} training rows"
         return line
 
     def text(self, party: str = "PARTY") -> str:
