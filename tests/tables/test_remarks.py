@@ -484,6 +484,6 @@ def test_the_table_of_a_wide_file_has_the_columns_with_remarks():
 def test_settings_of_a_remark_are_typed_for_each_party():
     remark = Remark("a b", "is odd", (":ignore=a b",), ("x", "y"), n_rows=7)
     assert remark.text() == (
-        "column 'a b': is odd, in 7 rows (x, y); --set 'PARTY:ignore=a b'"
+        "column 'a b': is odd, in 7 training rows (x, y); --set 'PARTY:ignore=a b'"
     )
     assert Remark("a", "is odd", (":ignore=a",), ("x",)).mends() == ["x:ignore=a"]
