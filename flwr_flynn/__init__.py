@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
     from flwr_flynn.model.counts import ClassCounts
 
-__version__ = "0.9.0.dev0"  # a server and its parties need the same minor version
+__version__ = "0.9.0"  # a server and its parties need the same minor version
 
 __all__ = [
     "AggregationError",
