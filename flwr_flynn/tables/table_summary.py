@@ -138,7 +138,11 @@ class TableSummary:
         try:
             n_rows = values["n_rows"]
             is_named = values["is_named"]
-            columns = {name: ColumnSummary(*rest) for name, *rest in entries}
+            # What stays at its site is in no message.
+            columns = {
+                name: ColumnSummary(n, rows, gaps, levels, units, codes)
+                for name, n, rows, gaps, levels, units, codes in entries
+            }
             if not is_named:
                 columns = {
                     name: columns[name] for name in map(str, range(len(columns)))
