@@ -207,60 +207,68 @@ class RowFacts(NamedTuple):
 
     Parameters
     ----------
+    one_each : ndarray of bool
+        One row of each id, and all where rows have none.
+    least : int
+        Rows that a kind needs which the labels decide: it leaves the site.
     labels : ndarray of integers, optional
         Code of the label of each row.
     texts : sequence of ndarray
         Columns of few different texts.
-    one_each : ndarray of bool, optional
-        One row of each id, where rows have ids.
     """
 
+    one_each: Mask
+    least: int
     labels: Integers | None = None
     texts: Sequence[Array] = ()
-    one_each: Mask | None = None
 
 
 def odd_kind(name: str, values: Array, is_gap: Mask, kind: str, facts: RowFacts) -> str:
     """The kind in `LEFT_OUT` that a column is of by its rows, "" for none."""
+    rows = facts.one_each
     if kind == "number":
-        rows = ~is_gap
-        if facts.one_each is not None:
-            rows &= facts.one_each
-        others = [text[rows] for text in facts.texts]
+        known = rows & ~is_gap
+        others = [text[known] for text in facts.texts]
         if facts.labels is not None:
-            others.append(facts.labels[rows])
-        if are_ids(values[rows].astype(np.float64), others, name):
+            others.append(facts.labels[known])
+        if are_ids(values[known].astype(np.float64), others, name):
             return "id"
-    if facts.labels is not None and tells_label(is_gap, facts.labels):
+    if facts.labels is not None and tells_label(
+        is_gap[rows], facts.labels[rows], facts.least
+    ):
         return "outcome"
     return ""
 
 
-def tells_label(is_gap: Mask, codes: Integers) -> bool:
+def tells_label(is_gap: Mask, codes: Integers, least: int) -> bool:
     """True where values are nearly all of one label, of which others have none, or
     nearly all of one label have a value, or a gap, and nearly no others.
 
     Gaps alone may be of one label, where a test is made of those that may have another.
+    Of fewer rows than `least` with a value or a gap, or of a label, it is never true.
     """
+    n_gaps = int(is_gap.sum())
+    if min(n_gaps, len(codes) - n_gaps) < least:
+        return False
     shares = np.bincount(codes, minlength=1) / max(len(codes), 1)
     own = codes[~is_gap]
     n_own = np.bincount(own, minlength=1)
     label = n_own.argmax()
-    is_one = n_own[label] >= _ONE_LABEL * len(own) > 0
+    is_one = n_own[label] >= max(_ONE_LABEL * len(own), least)
     chance = shares[label] ** len(own)
     if is_one and shares[label] < _USUAL and chance < _BY_CHANCE:
         return True
-    return _gap_difference(is_gap, codes) > _OF_OUTCOME
+    return _gap_difference(is_gap, codes, least) > _OF_OUTCOME
 
 
-def _gap_difference(is_gap: Mask, codes: Integers) -> float:
+def _gap_difference(is_gap: Mask, codes: Integers, least: int = 0) -> float:
     """The largest difference between the shares of gaps of a label and of the others."""
     n = np.bincount(codes, minlength=1)
     n_gaps = np.bincount(codes[is_gap], minlength=len(n))
     rest = len(codes) - n
     here = n_gaps / np.maximum(n, 1)
     elsewhere = (n_gaps.sum() - n_gaps) / np.maximum(rest, 1)
-    are_many = np.minimum(n, rest) >= _FEW
+    are_many = np.minimum(n, rest) >= max(_FEW, least)
     return float(np.abs(here - elsewhere)[are_many].max(initial=0.0))
 
 

@@ -148,6 +148,37 @@ def test_a_column_that_is_filled_by_the_outcome_is_no_feature(values, is_told):
     assert counter.summary().columns["own"].kind == usual
 
 
+def first(n):
+    """Values at the first rows alone."""
+    return np.where(np.arange(400) < n, 5.0, np.nan)
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "rows_of_an_id", "kind"),
+    [
+        (first(6), 1, 1, "outcome"),
+        (first(6), 20, 1, "number"),
+        (first(19), 20, 1, "number"),
+        (first(20), 20, 1, "outcome"),
+        (first(32), 20, 1, "outcome"),
+        (first(32), 20, 4, "number"),  # of eight persons
+        (first(32), 8, 4, "outcome"),
+        (np.where(np.arange(400) < 32, np.nan, 5.0), 20, 1, "outcome"),
+        (np.where(np.arange(400) < 32, np.nan, 5.0), 33, 1, "number"),
+    ],
+)
+def test_what_a_label_decides_is_told_of_as_many_rows_as_the_floor(
+    values, least, rows_of_an_id, kind
+):
+    y = np.where(np.arange(400) < 32, "yes", "no").astype(object)
+    ids = [str(index // rows_of_an_id).encode() for index in range(400)]
+    table = Table(["own"], [values])
+    told = TableSummary.of(table, least, ids, y).columns["own"]
+    assert told.rows == {kind: 400}
+    if rows_of_an_id == 1:
+        assert TableSummary.of(table, least, None, y).columns["own"] == told
+
+
 def remarks_on(y, values):
     counter = TableCounter(1)
     counter.add(Table(["own"], [values]), y=y)
