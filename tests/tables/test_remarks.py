@@ -22,8 +22,9 @@ from flwr_flynn.tables.remarks import (
     of_table,
     raise_stops,
 )
-from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table import Table, form_of
 from flwr_flynn.tables.table_summary import TableCounter, TableSummary
+from flwr_flynn.tables.texts import unit_in
 
 RANDOM = np.random.default_rng(5)
 
@@ -368,6 +369,40 @@ def test_a_text_of_many_rows_among_dates_is_a_code():
     ]
     plain = TableSummary.of(Table(["seen"], [np.array(days, object)]))
     assert plain.columns["seen"].codes == {}
+
+
+# -------- units in names
+
+UNITS = {
+    "g/dl": "Hb g/dl|Hb, g/dl|Hb in g/dl|Hb..g.dl.|hb_g_per_dl|Hb_gdl|Hb [g/dL]|hb-g-dl",
+    "g/l": "leuko G/l|Hb(g/l)",
+    "mg/l": "crp-mg-l|crp.mg.l|crp mg_l|CRP (mg/l)",
+    "umol/l": "crea_\u00b5mol_l|Crea (\u03bcmol/l)",
+    "kg/m2": "bmi_kg_m2|BMI (kg/m2)",
+    "ml/min/1.73m2": "egfr ml/min/1.73m2|egfr (ml/min/1.73m2)",
+    "10^9/l": "leuko 10^9/l",
+    "kg": "weight_kg|Gewicht (kg)|weight kg|Weight..kg.|Gewicht in kg",
+    "g": "weight in g|weight (g)",
+    "%": "hba1c %|hba1c_percent|hba1c [%]",
+    "\u00b0c": "temp_c|Temp...C.|temp (C)|temp (\u00b0C)|temp \u00b0C|temp (Celsius)",
+    "\u00b0f": "temp_f|body temp F|temperature (Fahrenheit)",
+    "in": "height (in)",
+    "": "born_in|walk_in|checked in|days_in|attempt_c|family_st|chest pa|state_mo|il_k|"
+    "vitamin_c|sex (m/f)|Geschlecht (m/w)|smoker (y/n)|score (0-10)|kg|%|sodium_na",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [(name, unit) for unit, names in UNITS.items() for name in names.split("|")],
+)
+def test_the_unit_in_a_name_is_known_however_it_is_written(name, unit):
+    assert unit_in(name) == unit
+
+
+def test_celsius_is_one_unit_in_names():
+    names = ("temp (C)", "Temp (\u00b0C)", "temp (Celsius)")
+    assert len({form_of(name) for name in names}) == 1
 
 
 # -------- between parties
