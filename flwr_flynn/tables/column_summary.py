@@ -45,6 +45,7 @@ _OF_OUTCOME = 0.85
 _APART = 0.7
 
 _FEW = 20  # rows of a label, and different values
+_FEWEST = 5  # rows of a label that are told apart without an error
 
 # AUROC of one column alone: of few different values, and of more.
 _OF_FEW = 0.94
@@ -273,32 +274,47 @@ def _gap_difference(is_gap: Mask, codes: Integers, least: int = 0) -> float:
 
 
 def separates(values: Array, is_gap: Mask, kind: str, facts: RowFacts) -> bool:
-    """True for a column that tells a label apart by its gaps, or two by its values,
-    nearly without an error.
+    """True for a column that tells a label apart by its gaps, or by its values: one of
+    two nearly without an error, and else without one, which chance does not make.
     """
     if facts.labels is None:
         return False
-    if _gap_difference(is_gap, facts.labels) > _APART:
+    rows = facts.one_each
+    gaps = is_gap[rows]
+    labels = facts.labels[rows]
+    if tells_label(gaps, labels, 0) or _gap_difference(gaps, labels) > _APART:
         return True
-    labels = facts.labels[~is_gap]
-    n = np.bincount(labels, minlength=2)
-    if len(n) != 2 or n.min() < _FEW:
-        return False
-    scores = values[~is_gap]
+    labels = labels[~gaps]
+    known = values[rows & ~is_gap]
     if kind == "category":
-        levels, scores = np.unique(scores.astype(str), return_inverse=True)
-        if len(levels) > _FEW:
-            return False
-        of_second = np.bincount(scores, labels)
-        scores = (of_second / np.bincount(scores))[scores]
-    # Equal values have the mean of their ranks.
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    auroc = (ranks[labels == 1].sum() - n[1] * (n[1] + 1) / 2) / n.prod()
-    auroc = max(auroc, 1 - auroc)
-    if auroc <= _OF_FEW:
+        known = known.astype(str)
+    different, places = np.unique(known, return_inverse=True)
+    is_few = len(different) <= _FEW
+    n = np.bincount(labels)
+    is_of_two = np.count_nonzero(n) == 2
+    if not is_few and (kind == "category" or not is_of_two):
         return False
-    return bool(auroc > _OF_MANY or len(counts) <= _FEW)
+    ways = 2.0 ** min(len(different), _FEW)
+    nearly = _OF_MANY
+    if is_few:
+        nearly = _OF_FEW
+    for label in np.flatnonzero(np.minimum(n, len(labels) - n) >= _FEWEST):
+        own = np.bincount(places, labels == label)
+        others = np.bincount(places) - own
+        if is_few:  # codes, in whatever order
+            order = np.argsort(own / (own + others))
+            own = own[order]
+            others = others[order]
+        # Of equal values half are below.
+        below = np.cumsum(others) - others / 2
+        auroc = own @ below / own.sum() / others.sum()
+        auroc = max(auroc, 1 - auroc)
+        least = min(own.sum(), others.sum())
+        chance = ways * (least / len(labels)) ** least
+        is_exact = auroc == 1 and chance < _BY_CHANCE
+        if is_exact or (is_of_two and least >= _FEW and auroc > nearly):
+            return True
+    return False
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

@@ -84,7 +84,8 @@ _UNITS_TEXT = (
 _UNITS = frozenset(_UNITS_TEXT.split())
 """Parts of units, in small letters."""
 
-_UNCLEAR = frozenset(["c", "f", "in", "k", "m", "mo", "n", "pa", "st", "w", "x"])
+_UNCLEAR_TEXT = "c f in k m mo n pa st w x"
+_UNCLEAR = frozenset(_UNCLEAR_TEXT.split())
 """Parts of units that end other names, too: sex m/f, walk in, chest pa."""
 
 _SAME_TEXT = (

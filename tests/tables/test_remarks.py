@@ -174,8 +174,12 @@ def test_what_a_label_decides_is_told_of_as_many_rows_as_the_floor(
     y = np.where(np.arange(400) < 32, "yes", "no").astype(object)
     ids = [str(index // rows_of_an_id).encode() for index in range(400)]
     table = Table(["own"], [values])
-    told = TableSummary.of(table, least, ids, y).columns["own"]
+    counter = TableCounter(least)
+    counter.add(table, ids, y)
+    told = counter.summary().columns["own"]
     assert told.rows == {kind: 400}
+    # Its site is asked about it.
+    assert counter.everything.columns["own"].is_telling == (kind == "number")
     if rows_of_an_id == 1:
         assert TableSummary.of(table, least, None, y).columns["own"] == told
 
@@ -206,9 +210,41 @@ def test_a_column_that_tells_the_classes_apart_is_said_at_its_site_alone(
     local, told = remarks_on(y, values)
     assert len(local) == is_said
     assert told == []
-    # Of three classes, or few rows of one, it is nothing odd.
+    # Of no class alone, or of few rows, it is nothing odd.
     assert remarks_on(np.where(np.arange(400) < 30, "x", y), values)[0] == []
-    assert remarks_on(y[:60], values[:60])[0] == []
+    assert remarks_on(y[:16], values[:16])[0] == []
+
+
+RARE = np.arange(200) % 12 == 0
+THIRD = np.arange(200) % 3
+NOISE = RANDOM.random(200)
+WARDS = np.array(["a", "b", "c", "d"], object)
+
+
+@pytest.mark.parametrize(
+    ("codes", "values", "is_said"),
+    [
+        (RARE, RARE + 1.0, True),
+        (RARE, RARE + NOISE, True),
+        (RARE, np.where(RARE, WARDS[THIRD], "d"), True),
+        (RARE, np.where(RARE & (np.arange(200) > 12), 1.0, 0.0), False),
+        (RARE, 0.9 * RARE + NOISE, False),
+        (np.arange(200) % 40 == 0, np.where(np.arange(200) % 40 == 0, 1.0, 2.0), True),
+        (np.arange(200) % 50 == 0, np.where(np.arange(200) % 50 == 0, 1.0, 2.0), False),
+        (np.arange(200) % 40 == 0, (np.arange(200) % 40 == 0) + NOISE, False),
+        # Of three classes one is told by a code alone: some measurements do.
+        (THIRD, THIRD * 1.0, True),
+        (THIRD, np.where(THIRD == 1, "b", WARDS[RARE * 2]), True),
+        (THIRD, (THIRD == 1) + NOISE, False),
+        (THIRD, RANDOM.permutation(WARDS[THIRD]), False),
+        (THIRD, np.where(NOISE < 0.9, THIRD, 5.0), False),
+    ],
+)
+def test_of_few_rows_or_many_classes_a_value_without_an_exception_is_said(
+    codes, values, is_said
+):
+    local, told = remarks_on(codes.astype(str).astype(object), values)
+    assert (len(local), told) == (is_said, [])
 
 
 @pytest.mark.parametrize(
