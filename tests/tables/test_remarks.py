@@ -85,6 +85,15 @@ def test_ids_of_patients_are_told_by_their_labels():
     assert not are_ids(ids, [np.sort(labels)])
 
 
+@pytest.mark.parametrize("name", ["fall", "no", "case", "sample_no", "hospital nr"])
+def test_skewed_counts_are_no_ids_by_their_name(name):
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        counts = np.exp(random.normal(3.2, 0.9, 400)).round()
+        assert not are_ids(counts, [random.integers(0, 2, 400)], name)
+        assert not are_ids(random.integers(1, 60, 400) * 1.0, [], name)
+
+
 def kinds(y=None, **columns):
     """The kind of each column of a table."""
     arrays = [np.asarray(column) for column in columns.values()]
@@ -95,13 +104,15 @@ def kinds(y=None, **columns):
 PATIENTS = RANDOM.permutation(np.repeat(np.arange(201.0, 301.0), 4))
 DECADES = np.array([f"from {age // 10:.0f}0" for age in PATIENTS], object)
 SEX = np.where(RANDOM.random(100) < 0.5, "f", "m").astype(object)
+OF_PATIENTS = SEX[PATIENTS.astype(int) - 201]
+COUNTED = ("Fall", "no", "Nr", "case", "Nummer", "sample_no", "visit number", "stay nr")
 
 
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
         # Consecutive numbers are those of patients where the texts beside follow.
-        ({"x17": PATIENTS, "sex": SEX[PATIENTS.astype(int) - 201]}, "id"),
+        ({"x17": PATIENTS, "sex": OF_PATIENTS}, "id"),
         ({"x17": PATIENTS, "sex": RANDOM.permutation(SEX.repeat(4))}, "number"),
         # They follow from a measurement as well, but at its neighbours, too.
         ({"age": PATIENTS, "group": DECADES}, "number"),
@@ -112,6 +123,10 @@ SEX = np.where(RANDOM.random(100) < 0.5, "f", "m").astype(object)
         *(({name: PATIENTS}, "id") for name in ("Fallnummer", "PLZ", "postal code")),
         *(({name: PATIENTS}, "number") for name in ("paid", "stay", "code", "height")),
         ({"patient_id": PATIENTS % 20}, "number"),
+        # Counts have these names, too.
+        *(({name: PATIENTS}, "number") for name in COUNTED),
+        *(({name: PATIENTS + 9800}, "id") for name in COUNTED),
+        *(({name: PATIENTS, "sex": OF_PATIENTS}, "id") for name in COUNTED),
     ],
 )
 def test_numbers_of_patients_are_told_by_their_name_or_what_follows(columns, expected):
