@@ -372,6 +372,10 @@ def as_read(values: Any) -> Any:
         (DAYS, {"9999-12-31": 10}),
         (RANDOM.normal(240, 50, 300).round(), {0: 20}),
         (RANDOM.normal(37, 0.8, 300).round(1), {0: 3}),
+        (RANDOM.normal(75, 15, 300).round(), {0: 120}),
+        (RANDOM.integers(0, 5, 300), {9: 20, 8: 15}),
+        (RANDOM.integers(1, 4, 300), {9: 20, 8: 15, 7: 10}),
+        (RANDOM.integers(1, 3, 300), {9: 20, 7: 15}),
     ],
 )
 def test_values_far_outside_that_stand_often_are_codes(values, codes):
@@ -396,6 +400,8 @@ def test_values_far_outside_that_stand_often_are_codes(values, codes):
         np.where(RANDOM.random(300) < 0.5, 0, RANDOM.normal(1000, 10, 300)),
         np.exp(RANDOM.normal(2, 2, 300)),
         RANDOM.integers(0, 2, 300) * 100,
+        RANDOM.integers(0, 10, 300),
+        RANDOM.choice([0, 1, 2, 3, 4, 5, 8, 9], 300),
         DAYS,
         np.where(RANDOM.random(300) < 0.1, 0, RANDOM.integers(1, 60, 300)),
         np.where(RANDOM.random(300) < 0.1, 0, RANDOM.choice([5, 8, 10, 12], 300)),
