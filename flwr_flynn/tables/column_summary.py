@@ -248,8 +248,7 @@ def tells_label(is_gap: Mask, codes: Integers, least: int) -> bool:
     Gaps alone may be of one label, where a test is made of those that may have another.
     Of fewer rows than `least` with a value or a gap, or of a label, it is never true.
     """
-    n_gaps = int(is_gap.sum())
-    if min(n_gaps, len(codes) - n_gaps) < least:
+    if np.bincount(is_gap, minlength=2).min() < least:
         return False
     shares = np.bincount(codes, minlength=1) / max(len(codes), 1)
     own = codes[~is_gap]
@@ -287,29 +286,33 @@ def separates(values: Array, is_gap: Mask, kind: str, facts: RowFacts) -> bool:
     labels = labels[~gaps]
     known = values[rows & ~is_gap]
     if kind == "category":
-        known = known.astype(str)
+        known = known.astype(str)  # compares faster
     different, places = np.unique(known, return_inverse=True)
-    is_few = len(different) <= _FEW
+    size = len(different)
+    is_few = size <= _FEW
     n = np.bincount(labels)
     is_of_two = np.count_nonzero(n) == 2
     if not is_few and (kind == "category" or not is_of_two):
         return False
-    ways = 2.0 ** min(len(different), _FEW)
+    ways = 2.0 ** min(size, _FEW)
     nearly = _OF_MANY
     if is_few:
         nearly = _OF_FEW
-    for label in np.flatnonzero(np.minimum(n, len(labels) - n) >= _FEWEST):
-        own = np.bincount(places, labels == label)
-        others = np.bincount(places) - own
+    by_label = np.bincount(labels * size + places, minlength=len(n) * size)
+    table = by_label.reshape(len(n), size)
+    counts = table.sum(axis=0)
+    for own in table:
+        others = counts - own
+        least = min(own.sum(), others.sum())
+        if least < _FEWEST or (not is_of_two and (own * others).any()):
+            continue
         if is_few:  # codes, in whatever order
-            order = np.argsort(own / (own + others))
+            order = np.argsort(own / counts)
             own = own[order]
             others = others[order]
         # Of equal values half are below.
         below = np.cumsum(others) - others / 2
         auroc = own @ below / own.sum() / others.sum()
-        auroc = max(auroc, 1 - auroc)
-        least = min(own.sum(), others.sum())
         chance = ways * (least / len(labels)) ** least
         is_exact = auroc == 1 and chance < _BY_CHANCE
         if is_exact or (is_of_two and least >= _FEW and auroc > nearly):
