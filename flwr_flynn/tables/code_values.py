@@ -13,7 +13,7 @@ from flwr_flynn.tables.texts import plain_date
 _SIBLINGS = [
     sign * 10**k - sign * i for sign in (-1, 1) for k in (2, 3, 4, 5) for i in (1, 2, 3)
 ]
-_SIBLINGS += [-9, -8, -7, -6, 777, 888, 7777, 8888, -66, -77, -88]
+_SIBLINGS += [-9, -8, -7, -6, 7, 8, 777, 888, 7777, 8888, -66, -77, -88]
 _NINES = re.compile(r"-?(?:9+|9+\.9+|8{2,}|7{2,})|-[1-9]")
 
 
@@ -30,7 +30,7 @@ def missing_codes(values: Array) -> dict[str, int]:
         numbers = values.astype("datetime64[D]").astype(np.float64)
     codes = dict[str, int]()
     for _ in range(6):
-        code = _outermost(numbers, is_date)
+        code = _outermost(numbers, is_date, codes)
         if code is None:
             break
         is_code = numbers == code
@@ -67,8 +67,10 @@ def code_texts(values: Array, codes: Iterable[str]) -> list[str]:
     return each
 
 
-def _outermost(numbers: Array, is_date: bool) -> float | None:
-    """The least or the greatest value, if it is far outside and often; else None."""
+def _outermost(numbers: Array, is_date: bool, codes: Mapping[str, int]) -> float | None:
+    """The least or the greatest value, if it is often, and far outside or beside one of
+    the codes; else None.
+    """
     for sign in (-1, 1):
         if not len(numbers):
             return None
@@ -76,10 +78,11 @@ def _outermost(numbers: Array, is_date: bool) -> float | None:
         rest = numbers[numbers != code]
         n = len(numbers) - len(rest)
         # Several codes stand side by side, such as -9 and -8.
+        is_beside = code != 0 and f"{code + sign:.15g}" in codes
         rest = rest[~np.isin(rest, _SIBLINGS)]
         if n < max(3, len(numbers) / 500) or len(rest) < 10:
             continue
-        if _is_far(float(code), n, rest, is_date):
+        if is_beside or _is_far(float(code), n, rest, is_date):
             return float(code)
     return None
 
@@ -97,7 +100,7 @@ def _is_far(code: float, n: int, rest: Array, is_date: bool) -> bool:
     if not code:
         # Often 0 is the least of all values, which begin near it, or means none.
         usual = float(np.ptp(np.quantile(rest, [0.25, 0.75])))
-        return n_different > 9 and 3 * n < len(rest) and bool(least > usual)
+        return n_different > 9 and n < 0.8 * len(rest) and bool(least > usual)
     is_nines = _NINES.fullmatch(f"{code:.15g}") is not None
     is_usual = is_nines or code in _SIBLINGS
     if is_usual and code < 0 <= least:

@@ -45,6 +45,7 @@ _OF_OUTCOME = 0.85
 _APART = 0.7
 
 _FEW = 20  # rows of a label, and different values
+_FEWEST = 5  # rows of a label that are told apart without an error
 
 # AUROC of one column alone: of few different values, and of more.
 _OF_FEW = 0.94
@@ -207,90 +208,116 @@ class RowFacts(NamedTuple):
 
     Parameters
     ----------
+    one_each : ndarray of bool
+        One row of each id, and all where rows have none.
+    least : int
+        Rows that a kind needs which the labels decide: it leaves the site.
     labels : ndarray of integers, optional
         Code of the label of each row.
     texts : sequence of ndarray
         Columns of few different texts.
-    one_each : ndarray of bool, optional
-        One row of each id, where rows have ids.
     """
 
+    one_each: Mask
+    least: int
     labels: Integers | None = None
     texts: Sequence[Array] = ()
-    one_each: Mask | None = None
 
 
 def odd_kind(name: str, values: Array, is_gap: Mask, kind: str, facts: RowFacts) -> str:
     """The kind in `LEFT_OUT` that a column is of by its rows, "" for none."""
+    rows = facts.one_each
     if kind == "number":
-        rows = ~is_gap
-        if facts.one_each is not None:
-            rows &= facts.one_each
-        others = [text[rows] for text in facts.texts]
+        known = rows & ~is_gap
+        others = [text[known] for text in facts.texts]
         if facts.labels is not None:
-            others.append(facts.labels[rows])
-        if are_ids(values[rows].astype(np.float64), others, name):
+            others.append(facts.labels[known])
+        if are_ids(values[known].astype(np.float64), others, name):
             return "id"
-    if facts.labels is not None and tells_label(is_gap, facts.labels):
+    if facts.labels is not None and tells_label(
+        is_gap[rows], facts.labels[rows], facts.least
+    ):
         return "outcome"
     return ""
 
 
-def tells_label(is_gap: Mask, codes: Integers) -> bool:
+def tells_label(is_gap: Mask, codes: Integers, least: int) -> bool:
     """True where values are nearly all of one label, of which others have none, or
     nearly all of one label have a value, or a gap, and nearly no others.
 
     Gaps alone may be of one label, where a test is made of those that may have another.
+    Of fewer rows than `least` with a value or a gap, or of a label, it is never true.
     """
+    if np.bincount(is_gap, minlength=2).min() < least:
+        return False
     shares = np.bincount(codes, minlength=1) / max(len(codes), 1)
     own = codes[~is_gap]
     n_own = np.bincount(own, minlength=1)
     label = n_own.argmax()
-    is_one = n_own[label] >= _ONE_LABEL * len(own) > 0
+    is_one = n_own[label] >= max(_ONE_LABEL * len(own), least)
     chance = shares[label] ** len(own)
     if is_one and shares[label] < _USUAL and chance < _BY_CHANCE:
         return True
-    return _gap_difference(is_gap, codes) > _OF_OUTCOME
+    return _gap_difference(is_gap, codes, least) > _OF_OUTCOME
 
 
-def _gap_difference(is_gap: Mask, codes: Integers) -> float:
+def _gap_difference(is_gap: Mask, codes: Integers, least: int = 0) -> float:
     """The largest difference between the shares of gaps of a label and of the others."""
     n = np.bincount(codes, minlength=1)
     n_gaps = np.bincount(codes[is_gap], minlength=len(n))
     rest = len(codes) - n
     here = n_gaps / np.maximum(n, 1)
     elsewhere = (n_gaps.sum() - n_gaps) / np.maximum(rest, 1)
-    are_many = np.minimum(n, rest) >= _FEW
+    are_many = np.minimum(n, rest) >= max(_FEW, least)
     return float(np.abs(here - elsewhere)[are_many].max(initial=0.0))
 
 
 def separates(values: Array, is_gap: Mask, kind: str, facts: RowFacts) -> bool:
-    """True for a column that tells a label apart by its gaps, or two by its values,
-    nearly without an error.
+    """True for a column that tells a label apart by its gaps, or by its values: one of
+    two nearly without an error, and else without one, which chance does not make.
     """
     if facts.labels is None:
         return False
-    if _gap_difference(is_gap, facts.labels) > _APART:
+    rows = facts.one_each
+    gaps = is_gap[rows]
+    labels = facts.labels[rows]
+    if tells_label(gaps, labels, 0) or _gap_difference(gaps, labels) > _APART:
         return True
-    labels = facts.labels[~is_gap]
-    n = np.bincount(labels, minlength=2)
-    if len(n) != 2 or n.min() < _FEW:
-        return False
-    scores = values[~is_gap]
+    labels = labels[~gaps]
+    known = values[rows & ~is_gap]
     if kind == "category":
-        levels, scores = np.unique(scores.astype(str), return_inverse=True)
-        if len(levels) > _FEW:
-            return False
-        of_second = np.bincount(scores, labels)
-        scores = (of_second / np.bincount(scores))[scores]
-    # Equal values have the mean of their ranks.
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    auroc = (ranks[labels == 1].sum() - n[1] * (n[1] + 1) / 2) / n.prod()
-    auroc = max(auroc, 1 - auroc)
-    if auroc <= _OF_FEW:
+        known = known.astype(str)  # compares faster
+    different, places = np.unique(known, return_inverse=True)
+    size = len(different)
+    is_few = size <= _FEW
+    n = np.bincount(labels)
+    is_of_two = np.count_nonzero(n) == 2
+    if not is_few and (kind == "category" or not is_of_two):
         return False
-    return bool(auroc > _OF_MANY or len(counts) <= _FEW)
+    ways = 2.0 ** min(size, _FEW)
+    nearly = _OF_MANY
+    if is_few:
+        nearly = _OF_FEW
+    by_label = np.bincount(labels * size + places, minlength=len(n) * size)
+    table = by_label.reshape(len(n), size)
+    counts = table.sum(axis=0)
+    for own in table:
+        others = counts - own
+        least = min(own.sum(), others.sum())
+        if least < _FEWEST or (not is_of_two and (own * others).any()):
+            continue
+        if is_few:  # codes, in whatever order
+            order = np.argsort(own / counts)
+            own = own[order]
+            others = others[order]
+        # Of equal values half are below.
+        below = np.cumsum(others) - others / 2
+        auroc = own @ below / own.sum() / others.sum()
+        chance = ways * (least / len(labels)) ** least
+        is_exact = auroc == 1 and chance < _BY_CHANCE
+        if is_exact or (is_of_two and least >= _FEW and auroc > nearly):
+            return True
+    return False
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

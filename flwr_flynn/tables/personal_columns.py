@@ -34,14 +34,18 @@ _PER_ID = 12  # rows of one id, at most
 # one of independent draws, whatever their density.
 _PAIRED = (0.2, 1.3)
 
-# Names of ids, of whoever has them.
+# Names of ids, of whoever has them; those of the group are of counts, too.
 _ID_NAME = re.compile(
-    r"(?:pat|patient|subject|person|participant)s?|case|fall|nr|no|nummer"
+    r"(case|fall|nr|no|nummer|(?:.*[\W_])?(?:visit|stay|hospital|sample|study)s?[\W_]*"
+    r"(?:nr|no|num|number|nummer))"
+    r"|pat|patient|subject|person|participant"
     r"|(?:.*[\W_])?(?:id|pid|mrn|ssn|plz|zip|zipcode|post(?:al)?[\W_]?code|phone)"
     r"|(?:.*[\W_])?(?:pat|patient|subject|person|participant|case|fall|visit|encounter"
     r"|admission|stay|hospital|record|sample|study|account|member|customer)"
     r"(?:en|s)?[\W_]*(?:id|nr|no|num|number|nummer|key|code)"
 )
+
+_NO_COUNT = 1000  # the least of values that are no counts
 
 _CHI_SQUARE = 28.0  # of ten even digits: beyond, once in a thousand
 
@@ -82,10 +86,10 @@ def are_ids(values: Floats, others: Sequence[Array] = (), name: str = "") -> boo
     """True for integers that name rows or persons, and measure nothing.
 
     They nearly all differ, or have many digits and as many each, or each is in few
-    rows: the column has a name of ids, or far more repeated values than chance makes of
-    so many neighbours, or none; or the labels of a value are alike and those of the next
-    are not. `others` are the labels of the values, or texts that would follow from ids
-    as these do.
+    rows: the column has a name of ids (with large values, if counts have it, too), or
+    far more repeated values than chance makes of so many neighbours, or none; or the
+    labels of a value are alike and those of the next are not. `others` are the labels
+    of the values, or texts that would follow from ids as these do.
     """
     n = len(values)
     if n < _FEW or (values < 0).any() or (values % 1 != 0).any():
@@ -104,8 +108,10 @@ def are_ids(values: Floats, others: Sequence[Array] = (), name: str = "") -> boo
         return True
     if not _are_few_each(counts, n):
         return False
+    match = _ID_NAME.fullmatch(name.casefold())
+    is_named = match is not None and (match[1] is None or different[0] >= _NO_COUNT)
     return (
-        _ID_NAME.fullmatch(name.casefold()) is not None
+        is_named
         or _are_apart(different, counts)
         or any(_label_persons(places, counts, labels) for labels in others)
     )

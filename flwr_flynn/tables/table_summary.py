@@ -138,7 +138,11 @@ class TableSummary:
         try:
             n_rows = values["n_rows"]
             is_named = values["is_named"]
-            columns = {name: ColumnSummary(*rest) for name, *rest in entries}
+            # What stays at its site is in no message.
+            columns = {
+                name: ColumnSummary(n, rows, gaps, levels, units, codes)
+                for name, n, rows, gaps, levels, units, codes in entries
+            }
             if not is_named:
                 columns = {
                     name: columns[name] for name in map(str, range(len(columns)))
@@ -173,23 +177,25 @@ _MOST_TEXTS = 2**20
 dropped."""
 
 
-def _row_facts(table: Table, ids: Sequence[bytes] | None, y: Array | None) -> RowFacts:
+def _row_facts(
+    table: Table, ids: Sequence[bytes] | None, y: Array | None, least: int
+) -> RowFacts:
     """Facts about the rows of a table, with their ids and labels."""
     facts = RowFacts(
+        np.full(len(table), ids is None),
+        least,
         texts=[
             values
             for values, kind in zip(table.columns, table.kinds, strict=True)
             if kind == "category" and len({*values.tolist()}) <= _FEW_TEXTS
-        ]
+        ],
     )
     if y is not None:
         codes = np.unique(y.astype(str), return_inverse=True)[1]
         facts = facts._replace(labels=codes)
     if ids is not None:
-        one_each = np.zeros(len(table), np.bool_)
         index_of = {key: index for index, key in enumerate(ids)}
-        one_each[[*index_of.values()]] = True
-        facts = facts._replace(one_each=one_each)
+        facts.one_each[[*index_of.values()]] = True
     return facts
 
 
@@ -221,7 +227,7 @@ class TableCounter:
     ) -> None:
         """Add the rows of a table, with their ids and labels."""
         columns = {}
-        facts = _row_facts(table, ids, y)
+        facts = _row_facts(table, ids, y, self._least)
         parts = {name for name in table.names if is_beside(name, table.names)}
         parts |= {name.removesuffix(BESIDE) for name in parts}
         for name, values, kind in zip(

@@ -58,8 +58,9 @@ _CODE = re.compile("[0-9]+E[0-9]+|0+e[0-9]+")
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
 _UNIT_IN_NAME = re.compile(
-    r"[\[(]([^\[\]()]+)[\])]$|[ _]([^\W\d_]+_[^\W\d_]+|[^\W\d_]{2,}|[cf])$"
+    r"[\[(]([^\[\]()]+)[\])]$|[\s,;:_-]([^\s,;:_()\[\]]+/[^\s,;:_()\[\]]+)$"
 )
+_WORD = re.compile(r"°?[^\W_]+|[%‰]")
 _PRINTED = re.compile(
     r"-?(?:(?:0|[1-9][0-9]{0,15})\.0|[1-9](?:\.[0-9]+)?e\+[0-9]{2,3})"
 )
@@ -78,15 +79,19 @@ _UNITS_TEXT = (
     "mpa ms mu mv n ng nl nm nmol o oz pa pack packs pg pmol ppb ppm s sec st t tpt u ug "
     "ul um umol units uv v w week weeks wk x y year years yr yrs celsius fahrenheit "
     "gdl gl kilo kilos mgdl mgl mmoll mmolmol ngml pound "
-    "pounds ugl umoll"
+    "pounds ugl umoll m2 % ‰ percent pct °c °f"
 )
 _UNITS = frozenset(_UNITS_TEXT.split())
 """Parts of units, in small letters."""
 
+_UNCLEAR_TEXT = "c f in k m mo n pa st w x"
+_UNCLEAR = frozenset(_UNCLEAR_TEXT.split())
+"""Parts of units that end other names, too: sex m/f, walk in, chest pa."""
+
 _SAME_TEXT = (
     "% percent pct, y year years yr yrs jahre, mo month months, w week weeks wk, d day days, "
     "h hour hours hr hrs, min mins minutes, in inch inches, lb lbs pound pounds, ug mcg, "
-    "kg kilo kilos, °f fahrenheit, °c celsius, "
+    "kg kilo kilos, °f fahrenheit f, °c celsius c, "
     "g/dl gdl, g/l gl, mg/dl mgdl, mg/l mgl, mmol/l mmoll, umol/l umoll"
 )
 _SHORTEST = {
@@ -272,21 +277,32 @@ def unit_in(name: str) -> str:
 
     >>> unit_in("HbA1c (mmol/mol)"), unit_in("body_weight_kg"), unit_in("urea_mg_dl")
     ('mmol/mol', 'kg', 'mg/dl')
+    >>> unit_in("Hb in g/dl"), unit_in("Hb..g.dl."), unit_in("hb_g_per_dl")
+    ('g/dl', 'g/dl', 'g/dl')
     >>> unit_in("hba1c_percent"), unit_in("score (0-10)"), unit_in("vitamin_c")
     ('%', '', '')
     """
+    name = re.sub("[\u00b5\u03bc]", "u", name.lower())
     match = _UNIT_IN_NAME.search(name)
-    if match is None:
+    if match is not None:
+        text = match[1] or match[2]
+        parts = _WORD.findall(text)
+        is_known = is_unit(text) and not _UNITS.isdisjoint(parts)
+        if is_known and _UNCLEAR.isdisjoint(parts[1:]):
+            return unit_form(text)
+    # In names without brackets other marks, or none, stand for a slash.
+    words = [word for word in _WORD.findall(name) if word != "per"]
+    if len(words) < 2 or words[-1] not in _UNITS:
         return ""
-    text = match[1] or match[2]
-    # In names without brackets a line stands for a slash.
-    for part in (text.replace("_", "/"), text.rpartition("_")[2]):
-        unit = unit_form(part)
-        has_sign = re.search(r"[^\W\d_]|[%‰°]", unit) is not None
-        # A letter may be of a vitamin, too.
-        is_clear = len(part) > 1 or part == "%" or "temp" in name.casefold()
-        if is_unit(unit) and has_sign and is_clear:
-            return unit
+    before, last = words[-2:]
+    is_clear = last not in _UNCLEAR
+    if is_clear and before != "in" and before in _UNITS and len(words) > 2:
+        return unit_form(f"{before}/{last}")
+    # A letter may be of a vitamin, too.
+    is_word = is_clear and (len(last) > 1 or not last.isalpha())
+    is_temperature = last in "cf" and re.search("(?<!t)temp", name)  # no attempt
+    if is_word or is_temperature or before == "in":
+        return unit_form(last)
     return ""
 
 

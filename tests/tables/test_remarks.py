@@ -23,8 +23,9 @@ from flwr_flynn.tables.remarks import (
     paired,
     raise_stops,
 )
-from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table import Table, form_of
 from flwr_flynn.tables.table_summary import TableCounter, TableSummary
+from flwr_flynn.tables.texts import unit_in
 
 RANDOM = np.random.default_rng(5)
 
@@ -85,6 +86,15 @@ def test_ids_of_patients_are_told_by_their_labels():
     assert not are_ids(ids, [np.sort(labels)])
 
 
+@pytest.mark.parametrize("name", ["fall", "no", "case", "sample_no", "hospital nr"])
+def test_skewed_counts_are_no_ids_by_their_name(name):
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        counts = np.exp(random.normal(3.2, 0.9, 400)).round()
+        assert not are_ids(counts, [random.integers(0, 2, 400)], name)
+        assert not are_ids(random.integers(1, 60, 400) * 1.0, [], name)
+
+
 def kinds(y=None, **columns):
     """The kind of each column of a table."""
     arrays = [np.asarray(column) for column in columns.values()]
@@ -95,13 +105,15 @@ def kinds(y=None, **columns):
 PATIENTS = RANDOM.permutation(np.repeat(np.arange(201.0, 301.0), 4))
 DECADES = np.array([f"from {age // 10:.0f}0" for age in PATIENTS], object)
 SEX = np.where(RANDOM.random(100) < 0.5, "f", "m").astype(object)
+OF_PATIENTS = SEX[PATIENTS.astype(int) - 201]
+COUNTED = ("Fall", "no", "Nr", "case", "Nummer", "sample_no", "visit number", "stay nr")
 
 
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
         # Consecutive numbers are those of patients where the texts beside follow.
-        ({"x17": PATIENTS, "sex": SEX[PATIENTS.astype(int) - 201]}, "id"),
+        ({"x17": PATIENTS, "sex": OF_PATIENTS}, "id"),
         ({"x17": PATIENTS, "sex": RANDOM.permutation(SEX.repeat(4))}, "number"),
         # They follow from a measurement as well, but at its neighbours, too.
         ({"age": PATIENTS, "group": DECADES}, "number"),
@@ -112,6 +124,10 @@ SEX = np.where(RANDOM.random(100) < 0.5, "f", "m").astype(object)
         *(({name: PATIENTS}, "id") for name in ("Fallnummer", "PLZ", "postal code")),
         *(({name: PATIENTS}, "number") for name in ("paid", "stay", "code", "height")),
         ({"patient_id": PATIENTS % 20}, "number"),
+        # Counts have these names, too.
+        *(({name: PATIENTS}, "number") for name in COUNTED),
+        *(({name: PATIENTS + 9800}, "id") for name in COUNTED),
+        *(({name: PATIENTS, "sex": OF_PATIENTS}, "id") for name in COUNTED),
     ],
 )
 def test_numbers_of_patients_are_told_by_their_name_or_what_follows(columns, expected):
@@ -149,6 +165,41 @@ def test_a_column_that_is_filled_by_the_outcome_is_no_feature(values, is_told):
     assert counter.summary().columns["own"].kind == usual
 
 
+def first(n):
+    """Values at the first rows alone."""
+    return np.where(np.arange(400) < n, 5.0, np.nan)
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "rows_of_an_id", "kind"),
+    [
+        (first(6), 1, 1, "outcome"),
+        (first(6), 20, 1, "number"),
+        (first(19), 20, 1, "number"),
+        (first(20), 20, 1, "outcome"),
+        (first(32), 20, 1, "outcome"),
+        (first(32), 20, 4, "number"),  # of eight persons
+        (first(32), 8, 4, "outcome"),
+        (np.where(np.arange(400) < 32, np.nan, 5.0), 20, 1, "outcome"),
+        (np.where(np.arange(400) < 32, np.nan, 5.0), 33, 1, "number"),
+    ],
+)
+def test_what_a_label_decides_is_told_of_as_many_rows_as_the_floor(
+    values, least, rows_of_an_id, kind
+):
+    y = np.where(np.arange(400) < 32, "yes", "no").astype(object)
+    ids = [str(index // rows_of_an_id).encode() for index in range(400)]
+    table = Table(["own"], [values])
+    counter = TableCounter(least)
+    counter.add(table, ids, y)
+    told = counter.summary().columns["own"]
+    assert told.rows == {kind: 400}
+    # Its site is asked about it.
+    assert counter.everything.columns["own"].is_telling == (kind == "number")
+    if rows_of_an_id == 1:
+        assert TableSummary.of(table, least, None, y).columns["own"] == told
+
+
 def remarks_on(y, values):
     counter = TableCounter(1)
     counter.add(Table(["own"], [values]), y=y)
@@ -175,9 +226,41 @@ def test_a_column_that_tells_the_classes_apart_is_said_at_its_site_alone(
     local, told = remarks_on(y, values)
     assert len(local) == is_said
     assert told == []
-    # Of three classes, or few rows of one, it is nothing odd.
+    # Of no class alone, or of few rows, it is nothing odd.
     assert remarks_on(np.where(np.arange(400) < 30, "x", y), values)[0] == []
-    assert remarks_on(y[:60], values[:60])[0] == []
+    assert remarks_on(y[:16], values[:16])[0] == []
+
+
+RARE = np.arange(200) % 12 == 0
+THIRD = np.arange(200) % 3
+NOISE = RANDOM.random(200)
+WARDS = np.array(["a", "b", "c", "d"], object)
+
+
+@pytest.mark.parametrize(
+    ("codes", "values", "is_said"),
+    [
+        (RARE, RARE + 1.0, True),
+        (RARE, RARE + NOISE, True),
+        (RARE, np.where(RARE, WARDS[THIRD], "d"), True),
+        (RARE, np.where(RARE & (np.arange(200) > 12), 1.0, 0.0), False),
+        (RARE, 0.9 * RARE + NOISE, False),
+        (np.arange(200) % 40 == 0, np.where(np.arange(200) % 40 == 0, 1.0, 2.0), True),
+        (np.arange(200) % 50 == 0, np.where(np.arange(200) % 50 == 0, 1.0, 2.0), False),
+        (np.arange(200) % 40 == 0, (np.arange(200) % 40 == 0) + NOISE, False),
+        # Of three classes one is told by a code alone: some measurements do.
+        (THIRD, THIRD * 1.0, True),
+        (THIRD, np.where(THIRD == 1, "b", WARDS[RARE * 2]), True),
+        (THIRD, (THIRD == 1) + NOISE, False),
+        (THIRD, RANDOM.permutation(WARDS[THIRD]), False),
+        (THIRD, np.where(NOISE < 0.9, THIRD, 5.0), False),
+    ],
+)
+def test_of_few_rows_or_many_classes_a_value_without_an_exception_is_said(
+    codes, values, is_said
+):
+    local, told = remarks_on(codes.astype(str).astype(object), values)
+    assert (len(local), told) == (is_said, [])
 
 
 @pytest.mark.parametrize(
@@ -290,6 +373,10 @@ def as_read(values: Any) -> Any:
         (DAYS, {"9999-12-31": 10}),
         (RANDOM.normal(240, 50, 300).round(), {0: 20}),
         (RANDOM.normal(37, 0.8, 300).round(1), {0: 3}),
+        (RANDOM.normal(75, 15, 300).round(), {0: 120}),
+        (RANDOM.integers(0, 5, 300), {9: 20, 8: 15}),
+        (RANDOM.integers(1, 4, 300), {9: 20, 8: 15, 7: 10}),
+        (RANDOM.integers(1, 3, 300), {9: 20, 7: 15}),
     ],
 )
 def test_values_far_outside_that_stand_often_are_codes(values, codes):
@@ -314,6 +401,8 @@ def test_values_far_outside_that_stand_often_are_codes(values, codes):
         np.where(RANDOM.random(300) < 0.5, 0, RANDOM.normal(1000, 10, 300)),
         np.exp(RANDOM.normal(2, 2, 300)),
         RANDOM.integers(0, 2, 300) * 100,
+        RANDOM.integers(0, 10, 300),
+        RANDOM.choice([0, 1, 2, 3, 4, 5, 8, 9], 300),
         DAYS,
         np.where(RANDOM.random(300) < 0.1, 0, RANDOM.integers(1, 60, 300)),
         np.where(RANDOM.random(300) < 0.1, 0, RANDOM.choice([5, 8, 10, 12], 300)),
@@ -338,6 +427,40 @@ def test_a_text_of_many_rows_among_dates_is_a_code():
     ]
     plain = TableSummary.of(Table(["seen"], [np.array(days, object)]))
     assert plain.columns["seen"].codes == {}
+
+
+# -------- units in names
+
+UNITS = {
+    "g/dl": "Hb g/dl|Hb, g/dl|Hb in g/dl|Hb..g.dl.|hb_g_per_dl|Hb_gdl|Hb [g/dL]|hb-g-dl",
+    "g/l": "leuko G/l|Hb(g/l)",
+    "mg/l": "crp-mg-l|crp.mg.l|crp mg_l|CRP (mg/l)",
+    "umol/l": "crea_\u00b5mol_l|Crea (\u03bcmol/l)",
+    "kg/m2": "bmi_kg_m2|BMI (kg/m2)",
+    "ml/min/1.73m2": "egfr ml/min/1.73m2|egfr (ml/min/1.73m2)",
+    "10^9/l": "leuko 10^9/l",
+    "kg": "weight_kg|Gewicht (kg)|weight kg|Weight..kg.|Gewicht in kg",
+    "g": "weight in g|weight (g)",
+    "%": "hba1c %|hba1c_percent|hba1c [%]",
+    "\u00b0c": "temp_c|Temp...C.|temp (C)|temp (\u00b0C)|temp \u00b0C|temp (Celsius)",
+    "\u00b0f": "temp_f|body temp F|temperature (Fahrenheit)",
+    "in": "height (in)",
+    "": "born_in|walk_in|checked in|days_in|attempt_c|family_st|chest pa|state_mo|il_k|"
+    "vitamin_c|sex (m/f)|Geschlecht (m/w)|smoker (y/n)|score (0-10)|kg|%|sodium_na",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [(name, unit) for unit, names in UNITS.items() for name in names.split("|")],
+)
+def test_the_unit_in_a_name_is_known_however_it_is_written(name, unit):
+    assert unit_in(name) == unit
+
+
+def test_celsius_is_one_unit_in_names():
+    names = ("temp (C)", "Temp (\u00b0C)", "temp (Celsius)")
+    assert len({form_of(name) for name in names}) == 1
 
 
 # -------- between parties
