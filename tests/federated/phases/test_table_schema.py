@@ -265,9 +265,8 @@ def test_a_schema_is_learned_in_clear_for_a_plan_alone(change):
         RunOptions(**LEARNED | change)
 
 
-def test_a_party_whose_values_lie_elsewhere_is_told(
-    caplog,
-):
+@pytest.mark.parametrize("n_held", [0, 5])
+def test_a_party_whose_values_lie_elsewhere_is_told_once(n_held, caplog):
     """The party's own log asks about years where others have days.
 
     The server learns nothing of it.
@@ -276,11 +275,13 @@ def test_a_party_whose_values_lie_elsewhere_is_told(
     parts[0]["X"] = parts[0]["X"].assign(
         number=parts[0]["X"]["number"].fillna(0.0) + 1e4
     )
+    for part in parts:
+        part |= {"X_test": part["X"][:n_held], "y_test": part["y"][:n_held]}
     DRIVERS["in process"](LEARNED | {"decay": 0.5}, parts, min_examples=1)
     warned = [
         record.args for record in caplog.records if "is the unit the same" in record.msg
     ]
-    assert warned == [("number",)]
+    assert warned == [("party-0", "number")]
 
 
 @pytest.mark.parametrize("n", [N, 2])
