@@ -12,6 +12,7 @@ import numpy as np
 
 from flwr_flynn._types import Floats, Mask
 from flwr_flynn.app.model_facts import schema_of_model
+from flwr_flynn.federated.unit_warnings import FAR, apart, are_of_samples
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.reasons import contributions, edges_of, importance, places
 from flwr_flynn.tables.column_encoding import Column
@@ -43,12 +44,14 @@ def strangers(model: Model, X: Table | Floats) -> Counter[str]:
             what = "none of its levels"
             is_strange = ~own.any(axis=1)
         else:
-            what = "far from all counted values; is it a code, or another unit?"
+            what = "far from the counted values; is it a code, or another unit?"
             low = edges[place.start, 0]
             high = edges[place.start, -1]
             # Many columns are skewed, with a few values far above all others.
             beyond = np.maximum(low - own[:, 0], (own[:, 0] - high) / 3)
             is_strange = (beyond > high - low) & (high > low)
+            if column.kind == "number" and apart(own[:, 0], edges[place.start]) > FAR:
+                is_strange = ~np.isnan(own[:, 0])
         if is_strange.any():
             found[f"column {column.name!r}: {what}"] += int(is_strange.sum())
     return found
@@ -104,8 +107,7 @@ def _texts_of(column: Column, numbers: Floats, edges: Floats) -> list[str]:
     texts = [f"{name} {value:.7g}" for value in values]
     if column.kind == "date":
         texts = [f"{name} {day}" for day in values.astype("datetime64[D]")]
-    # Edges at equal distances are those of a public range, and of no samples.
-    elif np.abs(np.diff(own, 2)).max(initial=0.0) > 1e-9 * np.ptp(own):
+    elif are_of_samples(own):
         for side, sign in {"above": 1, "below": -1}.items():
             n_beyond = np.searchsorted(np.sort(sign * own), sign * values)
             percent = (100 * n_beyond - 50) // len(own)

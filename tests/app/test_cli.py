@@ -359,6 +359,27 @@ def test_places_are_those_among_samples_and_not_within_a_public_range(
     ]
 
 
+@pytest.mark.parametrize(
+    ("factor", "share", "n_noted"),
+    [(1, 1, 0), (2, 1, 0), (0.1, 1, 60), (10, 1, 60), (1e4, 0.1, 6), (1, 0, 0)],
+)
+def test_a_file_in_another_unit_and_a_code_in_some_rows_are_noted(
+    factor, share, n_noted, capsys, folder
+):
+    generator = np.random.default_rng(0)
+    crp = np.exp(1.6 + 0.8 * generator.normal(size=200))
+    labels = np.array(["ill", "well"])[generator.integers(0, 2, 200)]
+    written(folder / "known.csv", {"crp": crp, "label": labels})
+    X, y, *_ = opened(folder / "known.csv").whole()
+    FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
+    own = np.exp(1.6 + 0.8 * generator.normal(size=60))
+    own[: int(60 * share)] *= factor
+    written(folder / "new.csv", {"crp": own, "label": labels[:60]})
+    _, notes = run(capsys, "score", "model.npz", "new.csv")
+    noted = re.findall(r"\((\d+) of 60 rows\)", notes)
+    assert noted == [str(n_noted)] * (n_noted > 0)
+
+
 def test_reasons_are_of_the_class_that_a_threshold_gives(capsys, folder):
     saved_model(HALF[:60])
     written(folder / "new.csv", dict(zip("ab", samples(HALF).T, strict=True)))
