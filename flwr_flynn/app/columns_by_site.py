@@ -85,7 +85,7 @@ def far_apart(table: Figures) -> list[Remark]:
                 name = column["name"]
                 far = f"{difference:.1f} standard deviations from the other sites"
                 text = f"{far}; another unit, or a code of missing values?"
-                convert = conversion(name, {"": "..."})
+                convert = conversion(name, {column["unit"]: "..."})
                 settings = [convert, f":ignore={named(name)}"]
                 remarks.append(Remark(name, text, settings, [site["name"]]))
     return remarks

@@ -175,6 +175,8 @@ FAR_AWAY = [
     pytest.param(0.2, 0.45, None, "", id="age in fewer years"),
     pytest.param(0.8, 10, None, "", id="skewed"),
     pytest.param(0.8, 0.1, None, "", id="skewed, and smaller"),
+    pytest.param(0.1, 10, {"g/dl": 80}, "g/dl", id="units that are wrong"),
+    pytest.param(0.1, 10, {"": 9, "g/dl": 71}, "g/dl", id="one in some rows"),
 ]
 
 
