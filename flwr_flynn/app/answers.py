@@ -6,16 +6,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
 
 from flwr_flynn._types import Floats, Mask
 from flwr_flynn.app.model_facts import schema_of_model
+from flwr_flynn.federated.unit_warnings import FAR, apart, are_of_samples
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.reasons import contributions, edges_of, importance, places
+from flwr_flynn.tables.cells import missing
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.texts import is_beside
 
 _FAR_OUT = 90  # percent of all samples that a value lies beyond
 
@@ -36,19 +40,25 @@ def strangers(model: Model, X: Table | Floats) -> Counter[str]:
     found = Counter[str]()
     numbers = _numbers(model, X)
     edges = edges_of(model)
-    columns = schema_of_model(model).columns
-    for column, (_, place) in zip(columns, places(model), strict=True):
+    schema = schema_of_model(model)
+    for column, (_, place) in zip(schema.columns, places(model), strict=True):
         own = numbers[:, place]
         if column.kind == "category":
             what = "none of its levels"
             is_strange = ~own.any(axis=1)
+            if isinstance(X, Table) and is_beside(column.name, schema.names):
+                # Where there is no text, a number stands, or a gap.
+                gaps = dict(zip(X.names, map(missing, X.columns), strict=True))
+                is_strange[gaps.get(column.name, slice(None))] = False
         else:
-            what = "far from all counted values; is it a code, or another unit?"
+            what = "far from the counted values; is it a code, or another unit?"
             low = edges[place.start, 0]
             high = edges[place.start, -1]
             # Many columns are skewed, with a few values far above all others.
             beyond = np.maximum(low - own[:, 0], (own[:, 0] - high) / 3)
             is_strange = (beyond > high - low) & (high > low)
+            if column.kind == "number" and apart(own[:, 0], edges[place.start]) > FAR:
+                is_strange = ~np.isnan(own[:, 0])
         if is_strange.any():
             found[f"column {column.name!r}: {what}"] += int(is_strange.sum())
     return found
@@ -82,21 +92,32 @@ def reasons_in_words(
     added = contributions(model, numbers)
     added[turned] *= -1
     edges = edges_of(model)
-    columns = schema_of_model(model).columns
+    schema = schema_of_model(model)
     texts = [
-        _texts_of(column, numbers[:, place], edges[place])
-        for column, (_, place) in zip(columns, places(model), strict=True)
+        _texts_of(column, schema.names, numbers[:, place], edges[place])
+        for column, (_, place) in zip(schema.columns, places(model), strict=True)
     ]
-    order = np.argsort(-np.abs(added), axis=1, kind="stable")[:, :most]
+    order = np.argsort(-np.abs(added), axis=1, kind="stable")
     for row, indices in enumerate(order.tolist()):
-        yield [f"{texts[j][row]}: {added[row, j]:+.1f}" for j in indices]
+        words = (
+            f"{texts[j][row]}: {added[row, j]:+.1f}" for j in indices if texts[j][row]
+        )
+        yield [*islice(chain(words, repeat("")), most)]
 
 
-def _texts_of(column: Column, numbers: Floats, edges: Floats) -> list[str]:
-    """Name and value of a column in each row, and its place among all at an end."""
+def _texts_of(
+    column: Column, names: Sequence[str], numbers: Floats, edges: Floats
+) -> list[str]:
+    """Name and value of a column in each row, and its place among all at an end.
+
+    Of texts beside a number, as `names` tell, "" where there is none.
+    """
     name = column.name
     if column.kind == "category":
-        words = [*column.inputs, f"{name} other"]
+        other = f"{name} other"
+        if is_beside(name, names):
+            other = ""
+        words = [*column.inputs, other]
         others = np.ones((len(numbers), 1))
         return [words[at] for at in np.hstack([numbers, others]).argmax(axis=1)]
     values = numbers[:, 0]
@@ -104,8 +125,7 @@ def _texts_of(column: Column, numbers: Floats, edges: Floats) -> list[str]:
     texts = [f"{name} {value:.7g}" for value in values]
     if column.kind == "date":
         texts = [f"{name} {day}" for day in values.astype("datetime64[D]")]
-    # Edges at equal distances are those of a public range, and of no samples.
-    elif np.abs(np.diff(own, 2)).max(initial=0.0) > 1e-9 * np.ptp(own):
+    elif are_of_samples(own):
         for side, sign in {"above": 1, "below": -1}.items():
             n_beyond = np.searchsorted(np.sort(sign * own), sign * values)
             percent = (100 * n_beyond - 50) // len(own)

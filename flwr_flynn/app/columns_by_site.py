@@ -18,6 +18,7 @@ from flwr_flynn._types import Floats
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.unit_warnings import FAR, apart
 from flwr_flynn.model.metrics import Figures
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.column_summary import ColumnSummary
@@ -27,9 +28,7 @@ from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.texts import CONVERTED
 
 _MOST_COLUMNS = 200
-_FAR = 2.0
-"""Standard deviations between means of sites that may be of two units."""
-
+_DRAWN = 100  # times that edges of sites stand for all samples together
 _UNTOLD = ColumnSummary(0, {})
 
 
@@ -80,13 +79,13 @@ def far_apart(table: Figures) -> list[Remark]:
     """Remarks on numbers of a site that are far from those of the others."""
     remarks = []
     for column in table["columns"]:
-        differences = zip(table["sites"], column["differences"]["rest"], strict=True)
-        for site, difference in differences:
-            if column["kind"] == "number" and (difference or 0) > _FAR:
+        rest = column["differences"]["rest"]
+        for site, difference in zip(table["sites"], rest, strict=True):
+            if column["kind"] == "number" and difference > FAR:
                 name = column["name"]
                 far = f"{difference:.1f} standard deviations from the other sites"
                 text = f"{far}; another unit, or a code of missing values?"
-                convert = conversion(name, {"": "..."})
+                convert = conversion(name, {column["unit"]: "..."})
                 settings = [convert, f":ignore={named(name)}"]
                 remarks.append(Remark(name, text, settings, [site["name"]]))
     return remarks
@@ -141,33 +140,29 @@ def _column(column: Column, first: int, sites: Sequence[Site]) -> Figures:
             means[index] = np.divide(rows[:-2], summary.n_rows)
             variances[index] = means[index] * (1 - means[index])
         entries.append({"rows": rows, "quartiles": quartiles})
-    weights = np.array([[sum(site.sizes)] for site in sites]) * np.isfinite(means)
+    edges = np.array([site.edges[first] for site in sites])
+    sizes = np.array([sum(site.sizes) for site in sites])
+    every = np.repeat(edges, 1 + _DRAWN * sizes // sizes.sum(), axis=0)
+    every = np.sort(every[np.isfinite(every)])
     return {
         "name": column.name,
         "kind": column.kind,
         "unit": column.unit or listed(sorted(units)),
         "levels": [*column.levels],
         "sites": entries,
-        "differences": _differences(means, variances, weights),
+        "differences": {
+            "largest": _largest(means, variances),
+            "rest": [apart(own, every) for own in edges],
+        },
     }
 
 
-def _differences(means: Floats, variances: Floats, weights: Floats) -> Figures:
-    """The largest standardised mean difference between two sites, and that between each
-    site and the rest.
+def _largest(means: Floats, variances: Floats) -> float | None:
+    """The largest standardised mean difference between two sites, None without any.
 
     Of the numbers of a column, (sites, numbers), it is the largest.
     """
-    sums = np.stack([weights, weights * means, weights * (variances + means**2)])
     with np.errstate(all="ignore"):
-        n, total, squares = np.nansum(sums, axis=1, keepdims=True) - sums
-        spread = squares / n - (total / n) ** 2
-        rest = np.abs(means - total / n) / np.sqrt((variances + spread) / 2)
         pairs = np.abs(means[:, None] - means)
         pairs /= np.sqrt((variances[:, None] + variances) / 2)
-    return {"largest": _largest(pairs), "rest": [*map(_largest, rest)]}
-
-
-def _largest(differences: Floats) -> float | None:
-    """The largest of the finite differences; None without any."""
-    return max(differences[np.isfinite(differences)].tolist(), default=None)
+    return max(pairs[np.isfinite(pairs)].tolist(), default=None)

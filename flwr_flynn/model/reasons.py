@@ -21,6 +21,7 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.rank_codes import N_EDGES
 from flwr_flynn.model.model import Model
 from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.texts import BESIDE
 
 N_QUANTILES = 4  # of a column of many values
 
@@ -73,10 +74,12 @@ def _typical(column: Column, edges: Floats) -> tuple[Floats, Floats]:
     # A number that is 0 or 1 is 1 as often among its edges as among samples.
     n_ones = (edges == 1.0).sum(axis=1)
     if column.kind == "category":
-        if not n_ones.any():
-            return np.zeros((1, column.width)), np.ones(1)
+        if column.name.endswith(BESIDE) or not n_ones.any():
+            # Samples of no level: numbers, mostly.
+            n_ones = np.append(n_ones, max(edges.shape[1] - n_ones.sum(), 0))
         levels = np.flatnonzero(n_ones)
-        return np.eye(column.width)[levels], n_ones[levels] / n_ones.sum()
+        values = np.eye(len(n_ones), column.width)[levels]
+        return values, n_ones[levels] / n_ones.sum()
     step = max(edges.shape[1] // N_QUANTILES, 1)
     quantiles = edges[0, step // 2 :: step]
     values, counts = np.unique(quantiles, return_counts=True)

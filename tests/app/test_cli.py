@@ -359,6 +359,57 @@ def test_places_are_those_among_samples_and_not_within_a_public_range(
     ]
 
 
+@pytest.mark.parametrize(
+    ("cells", "n_unknown"),
+    [
+        pytest.param([9.5, 12, 31] * 5, 0, id="numbers alone"),
+        pytest.param([9.5, 12, ""] * 5, 0, id="gaps"),
+        pytest.param(["<5", 12, "<5"] * 5, 0, id="texts that are known"),
+        pytest.param(["<5", "n.d.", 12] * 5, 5, id="texts that are not"),
+    ],
+)
+def test_a_number_is_no_unknown_text_beside_it(cells, n_unknown, capsys, folder):
+    known = [f"{9 + index % 23}" for index in range(60)] + ["<5"] * 20
+    sexes = list("mf") * 40
+    labels = ["well"] * 50 + ["ill"] * 30
+    written(folder / "known.csv", {"crp": known, "sex": sexes, "label": labels})
+    X, y, *_ = opened(folder / "known.csv").whole()
+    FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
+    rows = {"crp": cells, "sex": sexes[:15], "label": labels[45:60]}
+    written(folder / "new.csv", rows)
+    _, notes = run(capsys, "score", "model.npz", "new.csv")
+    noted = re.findall(r"'crp text': .*\((\d+) of 15 rows", notes)
+    assert noted == [str(n_unknown)] * (n_unknown > 0)
+    rows = predictions(capsys, "new.csv", "--reasons", "3")[1:]
+    for row, text in zip(rows, cells, strict=True):
+        reasons = " ".join(row[-3:])
+        assert "sex" in reasons
+        assert "other" not in reasons
+        assert ("crp text" in reasons) == (text == "<5")
+        assert len(row) == 7
+
+
+@pytest.mark.parametrize(
+    ("factor", "share", "n_noted"),
+    [(1, 1, 0), (2, 1, 0), (0.1, 1, 60), (10, 1, 60), (1e4, 0.1, 6), (1, 0, 0)],
+)
+def test_a_file_in_another_unit_and_a_code_in_some_rows_are_noted(
+    factor, share, n_noted, capsys, folder
+):
+    generator = np.random.default_rng(0)
+    crp = np.exp(1.6 + 0.8 * generator.normal(size=200))
+    labels = np.array(["ill", "well"])[generator.integers(0, 2, 200)]
+    written(folder / "known.csv", {"crp": crp, "label": labels})
+    X, y, *_ = opened(folder / "known.csv").whole()
+    FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
+    own = np.exp(1.6 + 0.8 * generator.normal(size=60))
+    own[: int(60 * share)] *= factor
+    written(folder / "new.csv", {"crp": own, "label": labels[:60]})
+    _, notes = run(capsys, "score", "model.npz", "new.csv")
+    noted = re.findall(r"\((\d+) of 60 rows\)", notes)
+    assert noted == [str(n_noted)] * (n_noted > 0)
+
+
 def test_reasons_are_of_the_class_that_a_threshold_gives(capsys, folder):
     saved_model(HALF[:60])
     written(folder / "new.csv", dict(zip("ab", samples(HALF).T, strict=True)))

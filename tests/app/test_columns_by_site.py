@@ -20,6 +20,7 @@ from flwr_flynn.federated.protocol import FLOOR
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.column_summary import ColumnSummary, floored
+from flwr_flynn.tables.table import Table
 from tests.federated.runs import LABELS, NAMES, X, replied
 
 # ---- the law, by all small tables
@@ -168,14 +169,49 @@ def test_rows_of_levels_and_gaps_are_exact_without_a_floor_and_rounded_with_one(
         assert entry["rows"] == [n_gaps, 0]
 
 
-@pytest.mark.parametrize(("factor", "parties"), [(2.2, ["b"]), (0.45, ["b"]), (1, [])])
-def test_numbers_that_are_far_from_those_of_the_others_are_noticed(factor, parties):
-    rows = {name: rows_at(80, 0) for name in "abc"}
-    frame, y = rows["b"]
-    rows["b"] = (frame.assign(age=factor * frame["age"]), y)
-    remarks = far_apart(table_of(run_of(rows, c=True)))
-    assert [party for remark in remarks for party in remark.parties] == parties
-    assert all(remark.column == "age" for remark in remarks)
+# Spread of the logarithm, the factor at site b, and units there and elsewhere.
+FAR_AWAY = [
+    pytest.param(0.2, 2.2, None, "", id="age in other years"),
+    pytest.param(0.2, 0.45, None, "", id="age in fewer years"),
+    pytest.param(0.8, 10, None, "", id="skewed"),
+    pytest.param(0.8, 0.1, None, "", id="skewed, and smaller"),
+    pytest.param(0.1, 10, {"g/dl": 80}, "g/dl", id="units that are wrong"),
+    pytest.param(0.1, 10, {"": 9, "g/dl": 71}, "g/dl", id="one in some rows"),
+]
+
+
+@pytest.mark.parametrize(("spread", "factor", "units", "unit"), FAR_AWAY)
+def test_numbers_that_are_far_from_those_of_the_others_are_noticed(
+    spread, factor, units, unit
+):
+    assert far_remarks(spread, 1, units) == []
+    (remark,) = far_remarks(spread, factor, units)
+    assert remark.column == "age"
+    assert [*remark.parties] == ["b"]
+    convert, ignore = remark.settings
+    assert f"age:{unit}*..." in convert
+    assert ignore == ":ignore=age"
+
+
+def test_a_skewed_column_may_be_twice_as_large_at_a_site():
+    assert far_remarks(0.8, 2, None) == []
+
+
+def far_remarks(spread: float, factor: float, units: Any) -> Any:
+    """Remarks on three sites, of which b has numbers larger by a factor."""
+    generator = np.random.default_rng(0)
+    rows = {}
+    for name in "abc":
+        age = 50 * np.exp(generator.normal(0, spread, 80))
+        own = {"g/dl": 80}
+        if name == "b":
+            age *= factor
+            own = units
+        made = Table(["age"], [age])
+        if units:
+            made = Table(["age"], [age], units={"age": own})
+        rows[name] = (made, generator.choice(["no", "yes"], 80))
+    return far_apart(table_of(run_of(rows, c=True)))
 
 
 @pytest.mark.parametrize("name", ["age", "day"])
@@ -215,22 +251,8 @@ def test_differences_are_those_of_the_rows():
             days = [(own - a.min()).dt.days for own in (a, b)]
             expected = smd(*days)
             near = 0.06
-        differences = column["differences"]
-        assert differences["largest"] == pytest.approx(expected, abs=near)
-        assert differences["rest"] == pytest.approx([expected] * 2, abs=near)
-
-
-def test_a_site_is_compared_with_the_rest_together():
-    made = table_of(run_of({name: ROWS[name] for name in "abc"}, c=True))
-    (sex,) = [column for column in made["columns"] if column["name"] == "sex"]
-    told = [np.repeat([0, 1, 2], entry["rows"][:3]) for entry in sex["sites"]]
-    for name, own in zip("abc", told, strict=True):
-        n_untold = len(ROWS[name][1]) - len(own)
-        told["abc".index(name)] = np.append(own, [2] * n_untold)
-    for index, own in enumerate(told):
-        rest = np.concatenate([*told[:index], *told[index + 1 :]])
-        expected = max(smd(own == level, rest == level) for level in (0, 1))
-        assert sex["differences"]["rest"][index] == pytest.approx(expected)
+        largest = column["differences"]["largest"]
+        assert largest == pytest.approx(expected, abs=near)
 
 
 # ---- the flag

@@ -210,12 +210,17 @@ def test_gaps_that_do_not_tell_the_site_are_not_warned_of(site):
 
 
 @pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")
-def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order():
+def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order(caplog):
+    """The log asks about the one column that is a code at one of them, 0."""
     assert_one_model(
         [party(path, label="num") for path in HEART],
         920,
         ("'not_present'", "'present'"),
     )
+    warned = {
+        record.args for record in caplog.records if "is the unit the same" in record.msg
+    }
+    assert warned == {("heart_switzerland", "chol")}
 
 
 def test_a_run_of_too_few_parties_ends_after_its_first_exchange(tmp_path):

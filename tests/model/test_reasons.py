@@ -130,6 +130,18 @@ def test_a_column_of_a_table_is_replaced_as_a_whole(effort):
     assert_allclose(added, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("n_texts", [5, 20, 35])
+def test_numbers_stand_for_a_column_of_texts_beside_them_as_well(n_texts):
+    cells = [*map(str, range(9, 89 - n_texts)), *["<5"] * n_texts]
+    X = pd.DataFrame({"crp": cells})
+    model = FlyNNClassifier(effort="quick").fit(X, np.arange(80) < 40)
+    _, (_, values, weights) = reasons.substitutes(model.model_)
+    shares = dict(zip(values[:, 0].tolist(), weights.tolist(), strict=True))
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares.get(1.0, 0) == pytest.approx(n_texts / 80, abs=1 / 32)
+    assert shares[0.0] == pytest.approx(1 - n_texts / 80, abs=1 / 32)
+
+
 def test_without_interactions_they_add_up_to_the_difference_from_typical_log_odds():
     """Of a linear part alone, all typical values of one column beside all of another."""
     generator = np.random.default_rng(0)

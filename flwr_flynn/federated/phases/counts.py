@@ -257,17 +257,18 @@ def counts_of(
 ) -> CountsOfSpecs:
     """Counts of the party's samples by each spec.
 
-    With a basis they have the sums of a linear part, as they leave the party. Of noisy
-    counts `recall` has those that were sent.
+    With a basis they have the sums of a linear part, as they leave the party. With
+    `recall` they were sent before: noisy counts are those, and no unit is asked about.
     """
     if run.mechanism is not None:
         return CountsOfSpecs((view.release(run, recall),))
     X, codes = view.samples_of(run)
-    if isinstance(view.features, Schema):
+    if isinstance(view.features, Schema) and not recall:
         for name in elsewhere(run.specs, view.features, X):
             log.warning(
-                "FlyNN: column %r: no value is near those of other parties; is the "
-                "unit the same?",
+                "FlyNN: %s, column %r: numbers are far from those of other parties; is "
+                "the unit the same?",
+                view.options.name or "this party",
                 name,
             )
     hashed = progress(len(codes) * len(run.specs))
@@ -359,7 +360,7 @@ class UpdateRequest(_OfCounts[CountsChange]):
         return CountsChange(before, now)
 
     def measured(self, view: View) -> Measured[CountsChange]:
-        before = counts_of(self.run, self.basis, _before(view))
+        before = counts_of(self.run, self.basis, _before(view), recall=True)
         now = counts_of(self.run, self.basis, view)
         _warn_of_few(before.parts[0], now.parts[0], view.options.min_examples)
         change = CountsChange(before, now)

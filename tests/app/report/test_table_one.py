@@ -37,7 +37,7 @@ def column(name: str, unit: str, levels: Any, site: Any, kind: str = "") -> Any:
         "unit": unit,
         "levels": levels,
         "sites": [site],
-        "differences": {"largest": 0.123 if levels else None, "rest": [None]},
+        "differences": {"largest": 0.123 if levels else None, "rest": [0.0]},
     }
 
 

@@ -268,22 +268,38 @@ def test_a_schema_is_learned_in_clear_for_a_plan_alone(change):
         RunOptions(**LEARNED | change)
 
 
-def test_a_party_whose_values_lie_elsewhere_is_told(
-    caplog,
-):
-    """The party's own log asks about years where others have days.
+# Spread of the logarithm of a column at sites, and the factors of their units.
+FAR_AWAY = [
+    pytest.param(0.1, [1, 0.1, 1], [1], id="g/dl in the middle"),
+    pytest.param(0.1, [1, 1, 10], [2], id="mg/dl at the end"),
+    pytest.param(0.1, [1, 0.1], [0, 1], id="two, and nobody knows which"),
+    pytest.param(0.1, [0.1] + 11 * [1], [0], id="one of twelve"),
+    pytest.param(0.8, [1, 0.1, 1], [1], id="skewed"),
+    pytest.param(0.8, [1, 1, 10], [2], id="skewed, and larger"),
+    pytest.param(0.8, [1, 10], [0, 1], id="two of skewed"),
+    pytest.param(0.8, [1, 2, 1], [], id="another hospital"),
+    pytest.param(0.1, [1, 1, 1], [], id="alike"),
+]
 
-    The server learns nothing of it.
-    """
-    parts = [{"X": FRAME[i::12], "y": LABELS[i::12]} for i in range(12)]
-    parts[0]["X"] = parts[0]["X"].assign(
-        number=parts[0]["X"]["number"].fillna(0.0) + 1e4
-    )
+
+@pytest.mark.parametrize(("spread", "factors", "asked"), FAR_AWAY)
+def test_parties_whose_values_lie_elsewhere_are_asked_once(
+    spread, factors, asked, caplog
+):
+    """The party's own log asks about the unit. The server learns nothing of it."""
+    generator = np.random.default_rng(0)
+    parts = []
+    for factor in factors:
+        crp = factor * np.exp(1.6 + spread * generator.normal(size=100))
+        frame = pd.DataFrame({"crp": crp, "day": FRAME["date"][:100]})
+        labels = LABELS[:100]
+        part = {"X": frame, "y": labels, "X_test": frame[:9], "y_test": labels[:9]}
+        parts.append(part)
     DRIVERS["in process"](LEARNED | {"decay": 0.5}, parts, min_examples=1)
     warned = [
         record.args for record in caplog.records if "is the unit the same" in record.msg
     ]
-    assert warned == [("number",)]
+    assert warned == [(f"party-{index}", "crp") for index in asked]
 
 
 @pytest.mark.parametrize("n", [N, 2])
