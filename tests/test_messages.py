@@ -140,9 +140,8 @@ MESSAGES: dict[str, Callable[[], object]] = {
         np.zeros((2, 3))
     ),
     "merge: expected equal specs, got differences in seed": merged,
-    "array: expected counts of at least 0, got a negative count in row 0": lambda: (
-        ClassCounts([[3, -1]], hash_nnz=2, spec_fingerprint=64 * "0")
-    ),
+    "array: expected integers from 0 to 4611686018427387903 of shape (1, 2), got some "
+    "outside": lambda: ClassCounts([[3, -1]], hash_nnz=2, spec_fingerprint=64 * "0"),
     "counts: expected at most 8 examples, got 9": oversized,
     "0 of at least 2 parties counted; missing: node 1 (declined: y: expected labels), "
     "node 2 (no reply)": too_few,

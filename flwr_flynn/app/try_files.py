@@ -13,9 +13,8 @@ import json
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import reduce
 from importlib import import_module
@@ -29,28 +28,30 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_flynn._files import writing
-from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES, check_apart
-from flwr_flynn.app.console import note, print_table, say
+from flwr_flynn.app.console import note, say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec
 from flwr_flynn.app.data.own_file import (
     coded_labels,
-    columns_of,
-    counter_of_file,
     existing,
     opened,
     opened_own,
-    reading_of,
 )
-from flwr_flynn.app.data.source import Reading, ending, named_files, reading_once, stem
+from flwr_flynn.app.data.source import Reading, ending, named_files, reading_once
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
-from flwr_flynn.app.site_file import site_settings, site_toml
-from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
-from flwr_flynn.federated.labels import codebook, form, meaning
+from flwr_flynn.app.site_file import site_toml
+from flwr_flynn.app.try_labels import (
+    compare_labels,
+    compare_shares,
+    compare_sizes,
+    spell_alike,
+)
+from flwr_flynn.app.try_site import Given, Site
+from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import records
 from flwr_flynn.flower.progress import Progress
@@ -60,29 +61,17 @@ from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import (
     MOST,
     UNKNOWN,
-    Remark,
     compared,
-    lines_of,
-    named,
     nearest,
-    of_table,
-    paired,
-    quoted,
     renamed,
 )
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
-from flwr_flynn.tables.table_summary import TableCounter
-from flwr_flynn.tables.texts import as_name, is_beside
+from flwr_flynn.tables.texts import is_beside
 
 _MOST_PARTS = 1000
 _MOST_NAMES = 100
 _FEW_NAMES = 5
-_FEW_ROWS = 5  # of a class
-_MANY_ROWS = 30  # of a file
-_APART = 0.6  # between shares of a class
-_Given = dict[str, Any]
-"""Settings by their keys, as they are typed."""
 
 _OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
@@ -175,7 +164,7 @@ class FilesGrid(Grid):
     # The strategy does not use these.
     run = set_run = create_message = push_messages = pull_messages = cast(Any, None)
 
-    def __init__(self, nodes: Sequence[_Given], progress: Progress) -> None:
+    def __init__(self, nodes: Sequence[Given], progress: Progress) -> None:
         # From Flower 1.38 on a grid names the sender.
         with suppress(ImportError):
             identity = import_module("flwr.supercore.task_identity").TaskIdentity
@@ -215,7 +204,7 @@ def _check_new(paths: Sequence[Path]) -> None:
         raise ConfigError("--write-sites", expected, f"{len(there)} such files")
 
 
-def _settings(texts: Sequence[str], nodes: Mapping[str, _Given]) -> _Given:
+def _settings(texts: Sequence[str], nodes: Mapping[str, Given]) -> Given:
     """Run settings among ``KEY=VALUE``.
 
     Settings of a party are added to its node config.
@@ -227,7 +216,7 @@ def _settings(texts: Sequence[str], nodes: Mapping[str, _Given]) -> _Given:
         and not (row.facts.simulation_only or row.key in _OWN)
     }
     of_party = {row.key: row.default for row in NodeConfig.rows()}
-    given = _Given()
+    given = Given()
     seen = set[str]()
     for text in texts:
         left, _, typed = text.partition("=")
@@ -352,115 +341,6 @@ def _renames(
 # ---- faults before anything is counted
 
 
-class Site:
-    """A party, its file, and faults, each with the setting that mends it."""
-
-    def __init__(self, path: Path, raw: _Given) -> None:
-        self.path = path
-        self.raw = raw  # its node config
-        self.name = f"{raw['party-id']}{path.name.removeprefix(stem(path))}"
-        self.faults = list[str]()
-        self.columns = list[str]()
-        self.labels = Counter[str]()
-        self.counter: TableCounter | None = None
-        self.remarks = list[Remark]()
-        self.file: TableFile | None = None
-        self.is_sound = False  # the file by itself
-
-    @contextmanager
-    def noting(self, mend: str = "") -> Iterator[None]:
-        """Note an error in the block, and the setting that mends it."""
-        try:
-            yield
-        except FlyNNError as error:
-            self.refuse(error, mend)
-
-    def refuse(self, error: FlyNNError, mend: str) -> None:
-        """Note an error, and the setting that mends it."""
-        self.note(
-            full_text(error)
-            .removeprefix(f"{self.path.name}: ")
-            .removeprefix(f"{self.path.name!r}: "),
-            mend,
-        )
-
-    def note(self, fault: str, *mends: str) -> None:
-        """Note a fault, and the settings that mend it.
-
-        A setting behind a colon is one of this party.
-        """
-        settings = []
-        own = [mend for mend in mends if mend.startswith(":")]
-        remark = Remark("", fault, own)
-        for mend in filter(None, mends):
-            party = self.raw["party-id"] if mend.startswith(":") else ""
-            settings.append(f"--set {quoted(f'{party}{mend}')}")
-        if settings:
-            fault = f"{fault}; {' or '.join(settings)}"
-        if fault not in self.faults:
-            self.faults.append(fault)
-            self.remarks.append(remark)
-
-    def head(self) -> None:
-        """Read the settings, and the names of the columns."""
-        if "site" in self.raw:
-            own = site_settings(self.raw["site"])
-            keys = sorted(key for key in own if self.raw.get(key, own[key]) != own[key])
-            if keys:
-                say(f"{self.name}: --set replaces {listed(keys)} of its site file")
-        self.node = NodeConfig.parse(self.raw)
-        self.columns = columns_of(existing(self.path), reading_of(self.node)) or []
-
-    def look(self, others: set[str]) -> None:
-        """Note the faults of the file by itself, and its labels.
-
-        `others` are columns of other files.
-        """
-        label = as_name(self.node.label or "label")
-        is_missing = by_name(self.columns, [label]) == [None]
-        if self.columns and is_missing and ending(self.path) != ".npz":
-            own = [name for name in self.columns if name not in others]
-            self._note_label(label, own)
-            if len(own) != 1:
-                return
-            # It is probably the label, and the file may have further faults.
-            self.node = replace(self.node, label=own[0])
-        file = opened_own(self.node)
-        self.file = file
-        n_faults = len(self.faults)
-        say(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
-        for error, mend in file.faults():
-            self.refuse(error, mend and f":{mend}")
-        if not file.n_rows:
-            self.note("expected at least one row, got none")
-        self.is_sound = len(self.faults) == n_faults
-        self.labels = Counter(file.classes)
-        rows = [f"{label} {n}" for label, n in sorted(self.labels.items())]
-        say(f"{self.name}: rows of each class: {listed(rows)}")
-        if self.is_sound:
-            self.counter = counter_of_file(file, self.node.min_examples)
-            print_table(lines_of(self.counter.everything))
-            remarks = of_table(self.counter.everything)[:MOST]
-            self.remarks += remarks
-            for remark in remarks:
-                say(f"NOTICED: {self.name}: {remark.text(self.raw['party-id'])}")
-
-    def _note_label(self, label: str, own: list[str]) -> None:
-        """Note that the label column is missing; `own` are columns of no other file."""
-        got = f"others: {_quoted(self.columns)}"
-        if own:
-            got = f"those of no other file: {_quoted(own)}"
-        name = "..."
-        if len(own) == 1:
-            name = own[0]
-        self.note(f"expected a column {label!r}, got {got}", f":label={name}")
-
-
-def _quoted(names: Iterable[str]) -> str:
-    """Texts of a file in words, the first of them."""
-    return listed([repr(name[:60]) for name in names])
-
-
 def _inspected(
     sites: list[Site], config: RunConfig, is_split: bool, progress: Progress
 ) -> RunConfig | None:
@@ -481,15 +361,15 @@ def _inspected(
     together = Site(Path(), {"party-id": "all files"})
     with together.noting():
         _compare_columns(sites, config, schema, together)
-    _spell_alike(sites)
+    spell_alike(sites)
     classes: Sequence[str | int] = config.class_list()
     if schema is not None and not classes:
         classes = schema.classes
-    _compare_labels(sites, classes, is_split)
+    compare_labels(sites, classes, is_split)
     if not classes:
-        _compare_sizes(sites)
+        compare_sizes(sites)
     if not is_split:
-        _compare_shares(sites)
+        compare_shares(sites)
     ready = [site for site in sites if not site.faults]
     with together.noting():
         labels = sorted(set[str]().union(*(site.labels for site in ready)))
@@ -508,131 +388,6 @@ def _inspected(
     n_ready = f"{len(ready)} of {len(sites)} parties"
     say(f"{n_ready} can be counted; min-parties: {n_needed}")
     return None
-
-
-def _spell_alike(sites: Sequence[Site]) -> None:
-    """Give labels that differ in capitals and blanks the spelling of most rows."""
-    rows = sum((site.labels for site in sites), Counter[str]())
-    usual: dict[object, str] = {}
-    for label, _ in rows.most_common():
-        usual.setdefault(form(meaning(label)), label)
-    for site in sites:
-        labels = Counter[str]()
-        for label, n in site.labels.items():
-            labels[usual[form(meaning(label))]] += n
-        site.labels = labels
-    other = sorted({*rows} - {*usual.values()})
-    if other:
-        say(f"labels that differ in spelling alone are one class: {_quoted(other)}")
-
-
-def _compare_labels(
-    sites: Sequence[Site], classes: Sequence[str | int], is_split: bool
-) -> None:
-    """Note labels that are no classes, or that no other file has.
-
-    Without classes, labels that one file alone has are usual. A file that shares no
-    label with the others probably has another code for them: its setting has those of
-    most files.
-    """
-    book = codebook(classes)
-    usual = [*map(str, classes)]
-    if not classes:
-        usual = _usual_labels(sites)
-    n_usual = sum(sorted(site.labels) == usual for site in sites)
-    are_pairs = all(len(site.labels) == 2 for site in sites)
-    are_two = (n_usual > 1 or are_pairs) and len(usual) == 2 and not is_split
-    for site in sites:
-        where = "the classes"
-        odd = sorted(label for label in site.labels if book.code(label) < 0)
-        if not classes:
-            labels = [other.labels for other in sites if other is not site]
-            others = set[str]().union(*labels)
-            where = "those of the other files"
-            odd = sorted({*site.labels} - others)
-            if not others:
-                continue
-        if not odd:
-            continue
-        fault = (
-            f"{len(odd)} of {len(site.labels)} label values are not among "
-            f"{where}: {_quoted(odd)}"
-        )
-        shares_none = len(odd) == len(site.labels) and not is_split
-        if classes or shares_none:
-            # The others are asked to take the labels of most files.
-            if classes or usual != odd:
-                site.note(fault, f":label-map={_map_of(odd, usual)}")
-            continue
-        n_rows = max(site.labels[label] for label in odd)
-        label = as_name(site.node.label or "label")
-        is_accepted = label in site.node.names("accept")
-        if are_two and n_rows >= _FEW_ROWS and not is_accepted:
-            # Of two that others share one is another code here, or none is known.
-            own = odd
-            if len(site.labels) == len(usual):
-                own = sorted(site.labels)
-            mends = (f":label-map={_map_of(own, ())}", f":accept={named(label)}")
-            site.note(fault, *mends)
-        else:
-            say(f"{site.name}: note: {fault}")
-
-
-def _usual_labels(sites: Sequence[Site]) -> list[str]:
-    """The labels that most files have together, and of as many files most rows."""
-    n_files = Counter(tuple(sorted(site.labels)) for site in sites if site.labels)
-    n_rows = Counter[tuple[str, ...]]()
-    for site in sites:
-        n_rows[tuple(sorted(site.labels))] += site.labels.total()
-    return [*max(n_files, key=lambda own: (n_files[own], n_rows[own]), default=())]
-
-
-def _map_of(labels: Sequence[str], usual: Sequence[str]) -> str:
-    """The setting that gives labels the names that they have elsewhere.
-
-    Where one is not known, none is: half a guess would be the opposite.
-    """
-    pairs = dict(paired(labels, usual))
-    if UNKNOWN in pairs.values() or len({*pairs.values()}) < len(pairs):
-        pairs = dict.fromkeys(pairs, UNKNOWN)
-    codes = [label for label in pairs if label.startswith("-")]
-    return renamed(pairs | dict.fromkeys(codes, "NA"))
-
-
-def _compare_sizes(sites: Sequence[Site]) -> None:
-    """Note classes of very few rows of all files: totals, or a misspelt label."""
-    rows = sum((site.labels for site in sites), Counter[str]())
-    for site in sites:
-        if site.file is None:
-            continue
-        odd = [label for label in sorted(site.labels) if rows[label] < _FEW_ROWS]
-        label = as_name(site.node.label or "label")
-        if odd and len(rows) > 2 and label not in site.node.names("accept"):
-            usual = [other for other in sorted(rows) if rows[other] >= _FEW_ROWS]
-            mends = (f":label-map={_map_of(odd, usual)}", f":accept={named(label)}")
-            where = f"fewer than {_FEW_ROWS} rows of all files"
-            site.note(f"{where} have the label {_quoted(odd)}", *mends)
-
-
-def _compare_shares(sites: Sequence[Site]) -> None:
-    """Notice a file in which the other one of two classes is frequent."""
-    rows = sum((site.labels for site in sites), Counter[str]())
-    if len(rows) != 2:
-        return
-    label = min(rows)
-    for site in sites:
-        rest = rows - site.labels
-        if min(site.labels.total(), rest.total()) < _MANY_ROWS:
-            continue
-        share = site.labels[label] / site.labels.total()
-        other = rest[label] / rest.total()
-        if abs(share - other) > _APART:
-            text = (
-                f"{share:.0%} of the rows are {label[:30]!r}, of the others {other:.0%}"
-            )
-            remark = Remark("", f"{text}: is label-map the right way round?")
-            site.remarks.append(remark)
-            say(f"NOTICED: {site.name}: {remark.text()}")
 
 
 def _compare_columns(

@@ -379,7 +379,7 @@ def test_a_number_is_no_unknown_text_beside_it(cells, n_unknown, capsys, folder)
     written(folder / "new.csv", rows)
     _, notes = run(capsys, "score", "model.npz", "new.csv")
     noted = re.findall(r"'crp text': .*\((\d+) of 15 rows", notes)
-    assert noted == [str(n_unknown)] * (n_unknown > 0)
+    assert noted == [*filter(int, [str(n_unknown)])]
     rows = predictions(capsys, "new.csv", "--reasons", "3")[1:]
     for row, text in zip(rows, cells, strict=True):
         reasons = " ".join(row[-3:])
@@ -407,7 +407,7 @@ def test_a_file_in_another_unit_and_a_code_in_some_rows_are_noted(
     written(folder / "new.csv", {"crp": own, "label": labels[:60]})
     _, notes = run(capsys, "score", "model.npz", "new.csv")
     noted = re.findall(r"\((\d+) of 60 rows\)", notes)
-    assert noted == [str(n_noted)] * (n_noted > 0)
+    assert noted == [*filter(int, [str(n_noted)])]
 
 
 def test_reasons_are_of_the_class_that_a_threshold_gives(capsys, folder):
