@@ -12,17 +12,17 @@ from collections import Counter
 from tests.code import FOLDERS, n_tokens, sources
 
 SIZES = {
-    "top level": 3_000,
-    "tables": 24_000,
-    "hashing": 13_400,
-    "model": 46_400,
+    "top level": 3_300,
+    "tables": 24_400,
+    "hashing": 13_000,
+    "model": 45_600,
     "privacy": 9_150,
     "federated": 54_300,
     "flower": 9_300,
-    "app": 53_100,
+    "app": 53_700,
     "flwr_flynn": 210_600,
     "simulations": 62_400,
-    "tests": 314_500,
+    "tests": 317_500,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""
