@@ -22,7 +22,13 @@ from flwr_flynn.tables.column_encoding import is_nameable
 from flwr_flynn.tables.column_summary import LEFT_OUT, ColumnSummary
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.table_summary import TableSummary
-from flwr_flynn.tables.texts import CONVERTED, forms_of_level, is_beside, is_value
+from flwr_flynn.tables.texts import (
+    CONVERTED,
+    forms_of_level,
+    is_beside,
+    is_value,
+    without_unit,
+)
 
 MOST = 200
 """Remarks that are listed."""
@@ -234,11 +240,26 @@ def compared(tables: Mapping[str, TableSummary]) -> list[Remark]:
                 form = form_of(name)
                 names.setdefault(form, name)
                 columns.setdefault(form, {})[party] = summary
-    remarks = list[Remark]()
+    remarks = [*_unit_names(names, columns)]
     for form, summaries in columns.items():
         remarks += _units(names[form], summaries)
         remarks += _words(names[form], summaries)
     return remarks
+
+
+def _unit_names(
+    names: Mapping[str, str], columns: Mapping[str, Mapping[str, object]]
+) -> Iterable[Remark]:
+    """Remarks on columns of several parties whose names differ in the unit alone."""
+    alike: dict[str, list[str]] = {}
+    for form in sorted(columns, key=lambda form: -len(columns[form])):
+        alike.setdefault(without_unit(names[form]), []).append(form)
+    for usual, *others in alike.values():
+        for form in others:
+            if columns[form].keys().isdisjoint(columns[usual]):
+                text = f"{names[usual]!r} elsewhere, which may have another unit"
+                rename = f":rename={renamed({names[form]: names[usual]})}"
+                yield Remark(names[form], text, [rename], [*columns[form]])
 
 
 def _units(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark]:
@@ -269,11 +290,11 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
         for party in parties
     }
     times = Counter(form for own in forms.values() for form in {*own.values()})
+    common = _common(summaries, parties)
     numbers = [party for party in summaries if summaries[party].kind == "number"]
     if parties and 2 * len(numbers) <= len(summaries):
         # 1 may be yes, and, beside 2, no.
-        usual = _common(summaries, parties)
-        pairs = [*zip(("A NUMBER", "ANOTHER"), usual, strict=False)]
+        pairs = [*zip(("A NUMBER", "ANOTHER"), common, strict=False)]
         for party in numbers:
             text = "numbers, where others have texts"
             yield Remark(name, text, [_synonyms(name, pairs)], [party])
@@ -283,7 +304,6 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
             if not all(map(is_value, summaries[party].levels)):
                 text = "texts, where others have numbers"
                 yield Remark(name, text, [_synonyms(name, pairs)], [party])
-    common = _common(summaries, parties)
     groups = [
         (words, {other for other in common if other.casefold() in words})
         for words in _SAME
@@ -438,12 +458,11 @@ def _are_same(one: str, other: str) -> bool:
 
 def nearest(missing: Sequence[str], there: Sequence[str]) -> dict[str, str]:
     """For each missing name the nearest one of a file, of those that no other needs."""
+    bare = {name: without_unit(name) for name in (*missing, *there)}
     pairs = sorted(
-        (
-            (-SequenceMatcher(None, form_of(name), form_of(own)).ratio(), name, own)
-            for name in missing
-            for own in there
-        ),
+        (-SequenceMatcher(None, bare[name], bare[own]).ratio(), name, own)
+        for name in missing
+        for own in there
     )
     near: dict[str, str] = {}
     for share, name, own in pairs:

@@ -306,6 +306,19 @@ def unit_in(name: str) -> str:
     return ""
 
 
+def without_unit(name: str) -> str:
+    """The words of a name in small letters, without a unit.
+
+    >>> without_unit("Hb [g/dl]"), without_unit("hb_g_per_dl"), without_unit("Body weight")
+    ('hb', 'hb', 'bodyweight')
+    """
+    words = _WORD.findall(name.casefold())
+    if unit_in(name):
+        while len(words) > 1 and is_unit(words[-1].removeprefix("per")):
+            words.pop()
+    return "".join(words)
+
+
 def unit_form(unit: str) -> str:
     """A unit in small letters, with u for micro, which has two characters, and in its
     shortest form.

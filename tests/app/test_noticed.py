@@ -332,6 +332,27 @@ def test_labels_that_are_exchanged_are_noticed(capsys):
     assert any(line.startswith("NOTICED: c.csv: 10% of the rows") for line in lines)
 
 
+def test_names_that_differ_in_the_unit_alone_are_one_column_where_the_site_says_so(
+    capsys,
+):
+    def named(name: str, factor: float) -> Change:
+        return lambda _, row: {
+            name: round(float(row.pop("crp")) * factor, 2),
+            **row,
+        }
+
+    write("a", rows(90, 1, named("crp", 1)))
+    write("b", rows(90, 2, named("CRP [mg/l]", 1)))
+    change = named("crp_mg_dl", 0.1)
+    code, lines, report = tried(capsys, change=change)
+    for setting in ("b:rename=CRP [mg/l]=crp", "c:rename=crp_mg_dl=crp"):
+        assert any(setting in line for line in lines)
+    settings = ["b:rename=CRP [mg/l]=crp", "b:convert=crp:mg/l*1"]
+    settings += ["c:rename=crp_mg_dl=crp", "c:convert=crp:mg/dl*10"]
+    code, lines, report = tried(capsys, *settings, change=change)
+    assert (code, lines, names(report)) == (0, [], ["age", "crp", "sex"])
+
+
 def test_an_id_is_not_offered_for_a_column_that_is_missing(capsys):
     def without_age(index: int, row: dict[str, Any]) -> dict[str, Any]:
         return visits(index, {key: row[key] for key in row if key != "age"})
