@@ -13,7 +13,7 @@ from tests.code import FOLDERS, n_tokens, sources
 
 SIZES = {
     "top level": 3_300,
-    "tables": 24_400,
+    "tables": 24_600,
     "hashing": 13_000,
     "model": 45_600,
     "privacy": 9_150,
@@ -22,7 +22,7 @@ SIZES = {
     "app": 53_700,
     "flwr_flynn": 210_600,
     "simulations": 62_400,
-    "tests": 317_500,
+    "tests": 317_800,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""
