@@ -154,7 +154,10 @@ def purposes_with(n_parties: int) -> list[str]:
     return ["join", "update", "withdraw"]
 
 
-@pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
+LONG = pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("n_steps", [12, LONG])
 def test_any_sequence_of_purposes_has_the_pooled_counts(n_steps, tmp_path):
     rng = np.random.default_rng(n_steps)
     rows: Rows = {"party-0": np.arange(20)}
