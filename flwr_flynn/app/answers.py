@@ -48,8 +48,8 @@ def strangers(model: Model, X: Table | Floats) -> Counter[str]:
             is_strange = ~own.any(axis=1)
             if isinstance(X, Table) and is_beside(column.name, schema.names):
                 # Where there is no text, a number stands, or a gap.
-                gaps = dict(zip(X.names, map(missing, X.columns), strict=True))
-                is_strange[gaps.get(column.name, slice(None))] = False
+                texts = dict(zip(X.names, X.columns, strict=True)).get(column.name)
+                is_strange &= texts is not None and ~missing(texts)
         else:
             what = "far from the counted values; is it a code, or another unit?"
             low = edges[place.start, 0]

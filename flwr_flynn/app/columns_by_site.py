@@ -22,7 +22,7 @@ from flwr_flynn.federated.unit_warnings import FAR, apart
 from flwr_flynn.model.metrics import Figures
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.column_summary import ColumnSummary
-from flwr_flynn.tables.remarks import Remark, conversion, named
+from flwr_flynn.tables.remarks import UNKNOWN, Remark, conversion, named
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.texts import CONVERTED
@@ -85,7 +85,7 @@ def far_apart(table: Figures) -> list[Remark]:
                 name = column["name"]
                 far = f"{difference:.1f} standard deviations from the other sites"
                 text = f"{far}; another unit, or a code of missing values?"
-                convert = conversion(name, {column["unit"]: "..."})
+                convert = conversion(name, {column["unit"]: UNKNOWN})
                 settings = [convert, f":ignore={named(name)}"]
                 remarks.append(Remark(name, text, settings, [site["name"]]))
     return remarks

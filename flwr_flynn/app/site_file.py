@@ -322,7 +322,7 @@ def site_toml(node: SiteSettings, file: TableFile, remarks: Sequence[Remark]) ->
             if row.key in offered:
                 texts = [*offered[row.key]]
                 is_many = row.name in (*_LISTS, *_MAPS)
-                if is_many and not any(text[0] in "[{" for text in texts):
+                if is_many and not any(text.startswith(("[", "{")) for text in texts):
                     texts = [",".join(texts)]
                 lines += [f"# {row.key} = {in_toml(text)}" for text in texts]
             elif row.name in _EXAMPLES:

@@ -16,9 +16,14 @@ _MANY_ROWS = 30  # of a file
 _APART = 0.6  # between shares of a class
 
 
+def _rows_of_all(sites: Sequence[Site]) -> Counter[str]:
+    """Rows of each label in all files."""
+    return sum((site.labels for site in sites), Counter[str]())
+
+
 def spell_alike(sites: Sequence[Site]) -> None:
     """Give labels that differ in capitals and blanks the spelling of most rows."""
-    rows = sum((site.labels for site in sites), Counter[str]())
+    rows = _rows_of_all(sites)
     usual: dict[object, str] = {}
     for label, _ in rows.most_common():
         usual.setdefault(form(meaning(label)), label)
@@ -107,7 +112,7 @@ def _map_of(labels: Sequence[str], usual: Sequence[str]) -> str:
 
 def compare_sizes(sites: Sequence[Site]) -> None:
     """Note classes of very few rows of all files: totals, or a misspelt label."""
-    rows = sum((site.labels for site in sites), Counter[str]())
+    rows = _rows_of_all(sites)
     for site in sites:
         if site.file is None:
             continue
@@ -122,7 +127,7 @@ def compare_sizes(sites: Sequence[Site]) -> None:
 
 def compare_shares(sites: Sequence[Site]) -> None:
     """Notice a file in which the other one of two classes is frequent."""
-    rows = sum((site.labels for site in sites), Counter[str]())
+    rows = _rows_of_all(sites)
     if len(rows) != 2:
         return
     label = min(rows)

@@ -23,7 +23,14 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.site_file import site_settings
 from flwr_flynn.errors import FlyNNError, full_text
-from flwr_flynn.tables.remarks import MOST, Remark, lines_of, of_table, quoted
+from flwr_flynn.tables.remarks import (
+    MOST,
+    UNKNOWN,
+    Remark,
+    lines_of,
+    of_table,
+    quoted,
+)
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.table_summary import TableCounter
 from flwr_flynn.tables.texts import as_name
@@ -130,7 +137,7 @@ class Site:
         got = f"others: {in_quotes(self.columns)}"
         if own:
             got = f"those of no other file: {in_quotes(own)}"
-        name = "..."
+        name = UNKNOWN
         if len(own) == 1:
             name = own[0]
         self.note(f"expected a column {label!r}, got {got}", f":label={name}")

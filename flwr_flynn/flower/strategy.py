@@ -136,9 +136,9 @@ class BaseStrategy(ABC):
 
         None before the evaluation.
         """
-        evaluation: Evaluation = self.run.state.results.get(
-            "evaluation", Evaluation(None, {})
-        )
+        evaluation: Evaluation | None = self.run.state.results.get("evaluation")
+        if evaluation is None:
+            return None
         return evaluation.figures
 
     @property

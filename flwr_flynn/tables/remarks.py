@@ -33,6 +33,11 @@ from flwr_flynn.tables.texts import (
 MOST = 200
 """Remarks that are listed."""
 
+UNKNOWN = "..."
+_NUMBERS = ("A NUMBER", "ANOTHER")
+PLACEHOLDERS = frozenset((UNKNOWN, *_NUMBERS))
+"""Texts of a setting that somebody must replace."""
+
 _MOST_LINES = 60  # columns that are shown
 
 _MANY = 100  # samples
@@ -137,7 +142,7 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
     if len(units) > 1:
         at = [f"{unit or 'no unit'} in {summary.units[unit]} rows" for unit in units]
         text = f"numbers of several units: {listed(at)}"
-        factors = dict.fromkeys(units, "...") | {units[0]: "1"}
+        factors = dict.fromkeys(units, UNKNOWN) | {units[0]: "1"}
         yield Remark(name, text, [conversion(name, factors), f":ignore={own}"])
     elif kind in LEFT_OUT:
         settings = [f":ignore={own}", f":keep={own}"]
@@ -277,7 +282,7 @@ def _units(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
     words = [f"{unit or 'no unit'} at {listed(at[unit])}" for unit in (usual, *others)]
     parties = [party for unit in others for party in at[unit]]
     own_units = {unit for party in parties for unit in summaries[party].units}
-    factors = dict.fromkeys(sorted(own_units, reverse=True), "...")
+    factors = dict.fromkeys(sorted(own_units, reverse=True), UNKNOWN)
     settings = [conversion(name, factors), f":accept={named(name)}"]
     yield Remark(name, f"units differ: {'; '.join(words)}", settings, parties, True)
 
@@ -294,7 +299,7 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
     numbers = [party for party in summaries if summaries[party].kind == "number"]
     if parties and 2 * len(numbers) <= len(summaries):
         # 1 may be yes, and, beside 2, no.
-        pairs = [*zip(("A NUMBER", "ANOTHER"), common, strict=False)]
+        pairs = [*zip(_NUMBERS, common, strict=False)]
         for party in numbers:
             text = "numbers, where others have texts"
             yield Remark(name, text, [_synonyms(name, pairs)], [party])
@@ -408,10 +413,6 @@ def _common(
         rows.update(summaries[party].levels)
     return sorted(times, key=lambda level: (-times[level], -rows[level], level))
 
-
-UNKNOWN = "..."
-PLACEHOLDERS = frozenset((UNKNOWN, "A NUMBER", "ANOTHER"))
-"""Texts of a setting that somebody must replace."""
 
 _SAME = [
     {*words.split()}
